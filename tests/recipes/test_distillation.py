@@ -12,7 +12,7 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen import Metrics, Observer
+from kitchen import Observer
 from kitchen.errors import ConfigError, KitchenError, ResumeError, RunFailed
 from kitchen.runs.store import read_run
 from recipes.distillation import Distillation
@@ -20,35 +20,53 @@ from recipes.sl_basic import SlBasic
 from tests.support.killing import KillAt
 from tests.support.recording import RecordingObserver
 
-ROWS = [{"prompt": "?", "completion": "{}"}] * 4
-DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})
+TEACHERS = {"braces": "{}", "letters": "xy"}  # data set: the answer in all of its rows
+
+
+def splits(answer: str) -> dict[str, Any]:
+    rows = [{"prompt": "?", "completion": answer}] * 4
+    return {"train": rows, "held": rows[:2]}
+
+
+DATA = FakeDatasets({"right": splits("{}")})
+
+
+def teach(
+    blobs: FakeBlobs, data: FakeDatasets, dataset: str, run: str, *, epochs: int, rate: float
+) -> None:
+    """Train a teacher on a data set."""
+    recipe = SlBasic(
+        model="any",
+        dataset=dataset,
+        batch_size=4,
+        epochs=epochs,
+        learning_rate=rate,
+        eval_every=0,
+        schedule="constant",
+        warmup_steps=0,
+    )
+    kitchen.run(recipe, training=FakeTraining(blobs), datasets=data, blobs=blobs, name=run)
 
 
 @pytest.fixture(scope="module")
 def blobs() -> FakeBlobs:
     """Return a store with one run that has learnt the answer and one that has partly learnt it."""
     blobs = FakeBlobs()
-    for name, epochs in (("taught", 60), ("partly-taught", 10)):
-        recipe = SlBasic(
-            model="any",
-            dataset="right",
-            batch_size=4,
-            epochs=epochs,
-            learning_rate=0.02,
-            eval_every=0,
-            schedule="constant",
-            warmup_steps=0,
-        )
-        kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name=name)
+    teach(blobs, DATA, "right", "taught", epochs=60, rate=0.02)
+    teach(blobs, DATA, "right", "partly-taught", epochs=10, rate=0.02)
     return blobs
 
 
-def cook(blobs: FakeBlobs, name: str, *observers: Observer, **settings: Any) -> RecordingObserver:
+def cook(
+    blobs: FakeBlobs,
+    name: str,
+    *observers: Observer,
+    data: FakeDatasets = DATA,
+    **settings: Any,
+) -> RecordingObserver:
     seen = RecordingObserver()
     defaults = {
         "model": "run:partly-taught",
-        "teacher": "run:taught",
-        "dataset": "right",
         "batch_size": 4,
         "group": 8,
         "steps": 40,
@@ -56,10 +74,12 @@ def cook(blobs: FakeBlobs, name: str, *observers: Observer, **settings: Any) -> 
         "playing": {"max_tokens": 4},
         "evaluation": {"max_tokens": 4},
     }
+    if "teachers" not in settings:
+        defaults |= {"teacher": "run:taught", "dataset": "right"}
     kitchen.run(
         Distillation(**{**defaults, **settings}),
         training=FakeTraining(blobs),
-        datasets=DATA,
+        datasets=data,
         blobs=blobs,
         name=name,
         observers=[seen, *observers],
@@ -137,60 +157,36 @@ def test_a_missing_teacher_is_an_error(blobs: FakeBlobs) -> None:
 
 
 def test_each_data_set_has_its_own_teacher(blobs: FakeBlobs) -> None:
-    rows = {
-        name: [{"prompt": "?", "completion": answer}] * 4
-        for name, answer in (("braces", "{}"), ("letters", "xy"))
+    data = FakeDatasets({name: splits(answer) for name, answer in TEACHERS.items()})
+    for name in TEACHERS:
+        teach(blobs, data, name, f"taught-{name}", epochs=60, rate=0.05)
+    teachers = {name: f"run:taught-{name}" for name in TEACHERS}
+    seen = cook(
+        blobs,
+        "of-two",
+        data=data,
+        model="any",
+        teachers=teachers,
+        steps=3,
+        learning_rate=0.05,
+        divergence="forward",
+    )
+    assert {name for name in seen.metric_names() if name.startswith("kl_per")} == {
+        "kl_per_token/braces",
+        "kl_per_token/letters",
+        "kl_per_token_before/braces",
+        "kl_per_token_before/letters",
     }
-    data = FakeDatasets({name: {"train": part, "held": part[:2]} for name, part in rows.items()})
-    for name in rows:
-        recipe = SlBasic(
-            model="any",
-            dataset=name,
-            batch_size=4,
-            epochs=60,
-            learning_rate=0.05,
-            eval_every=0,
-            schedule="constant",
-            warmup_steps=0,
-        )
-        kitchen.run(
-            recipe, training=FakeTraining(blobs), datasets=data, blobs=blobs, name=f"taught-{name}"
-        )
-    seen = RecordingObserver()
-    kitchen.run(
-        Distillation(
-            model="any",
-            teachers={name: f"run:taught-{name}" for name in rows},
-            batch_size=4,
-            group=8,
-            steps=3,
-            learning_rate=0.05,
-            playing={"max_tokens": 4},
-            evaluation={"max_tokens": 4},
-            divergence="forward",
-        ),
-        training=FakeTraining(blobs),
-        datasets=data,
-        blobs=blobs,
-        name="of-two",
-        observers=[seen],
-    )
-    assert {
-        key
-        for metrics in seen.published
-        if isinstance(metrics, Metrics)
-        for key in metrics
-        if key.startswith("kl_per")
-    } == {f"kl_per_token{when}/{name}" for when in ("", "_before") for name in rows}
     facts = read_run(blobs, "of-two")["facts"]
-    assert [facts[f"teacher.{name}"] for name in rows] == [
-        f"run:taught-{name}@final" for name in rows
-    ]
+    assert {name: facts[f"teacher.{name}"] for name in TEACHERS} == {
+        name: f"{teacher}@final" for name, teacher in teachers.items()
+    }
     assert seen.series("loss")[-1] < seen.series("loss")[0]
-    recipe_with_one = Distillation(teachers={"braces": "run:taught-braces"})
-    assert Distillation(**recipe_with_one.model_dump()).workflow() == recipe_with_one.workflow(), (
-        "as it is built again when the run is resumed"
-    )
+
+
+def test_a_recipe_with_teachers_is_rebuilt_from_its_settings() -> None:
+    recipe = Distillation(teachers={"braces": "run:taught-braces"})
+    assert Distillation(**recipe.model_dump()).workflow() == recipe.workflow()
 
 
 def test_prompts_and_held_out_rows_are_rendered_alike(blobs: FakeBlobs) -> None:

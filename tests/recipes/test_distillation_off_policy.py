@@ -14,7 +14,7 @@ from kitchen import Kitchen
 from kitchen.engine.preview import preview
 from kitchen.errors import DataError, KitchenError
 from kitchen.ports import Sampler
-from kitchen.types import Checkpoint, Samples
+from kitchen.types import Checkpoint
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.sl_basic import SlBasic
 from stages.chat.conversations import Conversation, Message, with_system_prompt
@@ -97,13 +97,7 @@ def test_it_imitates_the_teacher_and_not_the_data(blobs: FakeBlobs) -> None:
         [0.0],
         [1.0],
     )
-    taught = [
-        row["text"]
-        for value in seen.published
-        if isinstance(value, Samples)
-        for row in value.rows
-        if row["when"] == "taught"
-    ]
+    taught = seen.sampled_texts("taught")
     assert len(taught) == seen.series("data/taught")[0] > 6
     assert taught.count("{}") > 0.8 * len(taught)
 

@@ -12,7 +12,6 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Observer, Recipe, Table
 from kitchen.errors import DataError, KitchenError
-from kitchen.types import Samples
 from recipes.dpo import Dpo
 from recipes.sl_basic import SlBasic
 from tests.support.recording import RecordingObserver
@@ -92,13 +91,7 @@ def test_it_learns_without_a_reference(loss: str) -> None:
 
 def test_missing_rejected_answers_are_sampled() -> None:
     seen = cook(dataset="right", batch_size=3, epochs=6)
-    texts = [
-        row["text"]
-        for value in seen.published
-        if isinstance(value, Samples)
-        for row in value.rows
-        if row.get("when") == "mistake"
-    ]
+    texts = seen.sampled_texts("mistake")
     assert texts
     assert "{}" not in texts
     assert seen.series("data/pairs")[0] >= 1

@@ -11,8 +11,7 @@ from kitchen import Kitchen, Observer
 from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
 from tests.support.killed_runs import DATA, build_recipe, order_of
-
-CLOCKS = ("seconds", "timestamp")
+from tests.support.recording import without_clocks
 
 
 def run_recipe(
@@ -30,7 +29,4 @@ def run_recipe(
     recipe = build_recipe(name, model, "other", ahead, **{"save_every": 2, **settings})
     kitchen = Kitchen(training, FakeDatasets(data), None, blobs)
     execute(order_of(recipe), recipe, kitchen, "run", observers)
-    return [
-        {key: value for key, value in row.items() if key not in CLOCKS}
-        for row in read_journal(blobs, "run", "metrics")
-    ]
+    return [without_clocks(row) for row in read_journal(blobs, "run", "metrics")]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from kitchen import Metrics, Observer, Outcome, StageDone, Table
+from kitchen import Metrics, Observer, Outcome, Samples, StageDone, Table
 from kitchen.ports import BlobStore
 from kitchen.runs.store import read_journal
 
@@ -29,12 +30,22 @@ class RecordingObserver(Observer):
             if isinstance(metrics, Metrics) and key in metrics
         ]
 
+    def metric_names(self) -> set[str]:
+        return set().union(*(value for value in self.published if isinstance(value, Metrics)))
+
+    def sampled_texts(self, when: str) -> list[str]:
+        """Return the texts of the sample tables' rows with this `when`."""
+        tables = [value for value in self.published if isinstance(value, Samples)]
+        return [row["text"] for table in tables for row in table.rows if row.get("when") == when]
+
+
+def without_clocks(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a journal without its times, which differ between equal runs."""
+    return {key: value for key, value in row.items() if key not in ("seconds", "timestamp")}
+
 
 def numbers(blobs: BlobStore, outcome: Outcome) -> tuple[list[dict[str, Any]], str]:
     """Return a run's metrics, without times, and the digest of the weights it exported last."""
     assert outcome.checkpoint is not None
-    rows = [
-        {key: value for key, value in row.items() if key not in ("seconds", "timestamp")}
-        for row in read_journal(blobs, outcome.run, "metrics")
-    ]
-    return rows, outcome.checkpoint.sha256
+    rows = read_journal(blobs, outcome.run, "metrics")
+    return [without_clocks(row) for row in rows], outcome.checkpoint.sha256

@@ -14,6 +14,7 @@ import kitchen
 from kitchen import Event, Metrics, Outcome, Recipe, Run, RunId, Stage, Step, for_each, sequence
 from kitchen.errors import ApiError
 from tests.support.polling import wait_until_async
+from tests.support.recording import without_clocks
 
 SMALL = {
     "dataset": "greetings",
@@ -145,11 +146,4 @@ def cancelled_at(step: int, recipe: Any, *, at_once: bool = False, **arguments: 
 def rows(outcome: Outcome, name: str = "metrics") -> list[dict[str, Any]]:
     """Return the rows of a journal without times, which differ between runs."""
     lines = Path(outcome.where, f"{name}.jsonl").read_text().splitlines()
-    return [
-        {
-            key: value
-            for key, value in json.loads(line).items()
-            if key not in ("seconds", "timestamp")
-        }
-        for line in lines
-    ]
+    return [without_clocks(json.loads(line)) for line in lines]
