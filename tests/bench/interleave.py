@@ -42,17 +42,17 @@ def interleave(
             if number == heats - 1:
                 for slow in behind(taken, rivals):
                     workers.pop(slow).close()
-    middles = {
-        name: median(step.seconds for step in taken[name][DROPPED:] or taken[name])
-        for name in rivals
-        if name in workers
-    }
+    stayed = set(rivals) & workers.keys()
+    middles = {name: median(_seconds(steps)) for name, steps in taken.items() if name in stayed}
     return Taken(taken, min(middles, key=middles.__getitem__, default=""))
 
 
 def behind(taken: Mapping[str, Sequence[Step]], rivals: Iterable[str]) -> list[str]:
     """Return the sides that are behind by their best step: noise only ever slows a step down."""
-    best = {
-        name: min(step.seconds for step in taken[name][DROPPED:] or taken[name]) for name in rivals
-    }
+    best = {name: min(_seconds(taken[name])) for name in rivals}
     return [name for name, seconds in best.items() if seconds > BEHIND * min(best.values())]
+
+
+def _seconds(steps: Sequence[Step]) -> list[float]:
+    """Return the seconds of the steps that count, or of all steps where there are no others."""
+    return [step.seconds for step in steps[DROPPED:] or steps]

@@ -116,14 +116,7 @@ class Outcome:
                 "side": name,
                 "dropped": DROPPED,
                 "seconds": [step.seconds for step in steps],
-                "steps": [
-                    {
-                        key: value
-                        for key, value in step.values.items()
-                        if not isinstance(value, list)
-                    }
-                    for step in steps
-                ],
+                "steps": [_scalars(step) for step in steps],
             }
             if name != self.gauge and steps[DROPPED:]:
                 record["tokens_per_second"] = Figure.of(self._rates(name)).record()
@@ -159,3 +152,8 @@ class Outcome:
 
     def _peak(self, name: str) -> float:
         return max(float(step.values["peak_mb"]) for step in self.taken[name])
+
+
+def _scalars(step: Step) -> dict[str, Any]:
+    """Return the values of a step without texts and other lists."""
+    return {key: value for key, value in step.values.items() if not isinstance(value, list)}

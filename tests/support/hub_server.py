@@ -398,12 +398,10 @@ class _Handler(BaseHTTPRequestHandler):
             requested = json.loads(self._body)["paths"]
         else:
             requested = parse_qs(self._body.decode()).get("paths", [])
-        every = [
-            entry
-            for folder in {path.rpartition("/")[0] for path in requested}
-            for entry in _entries(commit, folder, recursive=False, expand=False)
-        ]
-        self._json([entry for entry in every if entry["path"] in requested])
+        entries = list[Any]()
+        for folder in {path.rpartition("/")[0] for path in requested}:
+            entries += _entries(commit, folder, recursive=False, expand=False)
+        self._json([entry for entry in entries if entry["path"] in requested])
 
     def branches(self, kind: str, name: str) -> None:
         repository = self._repository(kind, name)
@@ -510,14 +508,15 @@ class _Handler(BaseHTTPRequestHandler):
         _, commit = self._commit(kind, name, revision)
         files = []
         for each in json.loads(self._body)["files"]:
-            large, there = _is_large(each["path"]), commit.files.get(each["path"])
-            oid = None if there is None else _sha256(there) if large else _git(there)
+            path = each["path"]
+            mode, digest = ("lfs", _sha256) if _is_large(path) else ("regular", _git)
+            content = commit.files.get(path)
             files.append(
                 {
-                    "path": each["path"],
-                    "uploadMode": "lfs" if large else "regular",
+                    "path": path,
+                    "uploadMode": mode,
                     "shouldIgnore": False,
-                    "oid": oid,
+                    "oid": None if content is None else digest(content),
                 }
             )
         self._json({"files": files})

@@ -4,6 +4,7 @@ import json
 import re
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,31 +81,31 @@ def test_every_grammar_and_every_name_is_used(generated: dict[str, list[Example]
         (generated["new_names"], names.HELD_OUT),
     ):
         lines = "\n".join(each.line.lower() for each in made)
-        unused = {
-            name
-            for kind in table
-            for name in table[kind]
-            if not any(form.lower() in lines for form in names.forms(kind, name))
-        }
-        assert not unused
+        for kind, some in table.items():
+            for name in some:
+                forms = names.forms(kind, name)
+                assert any(form.lower() in lines for form in forms), name
+
+
+def held_out_forms() -> set[str]:
+    """Return all forms of the held-out names."""
+    forms = set[str]()
+    for kind, some in names.HELD_OUT.items():
+        for name in some:
+            forms.update(names.forms(kind, name))
+    return forms
 
 
 def test_no_training_line_has_a_held_out_name() -> None:
     lines = "\n".join(each.line for each in shipped("train"))
-    for kind, held_out in names.HELD_OUT.items():
-        for form in (form for name in held_out for form in names.forms(kind, name)):
-            assert not re.search(rf"(?<!\w){re.escape(form)}(?!\w)", lines, re.IGNORECASE), form
+    for form in held_out_forms():
+        assert not re.search(rf"(?<!\w){re.escape(form)}(?!\w)", lines, re.IGNORECASE), form
 
 
 def test_new_names_are_held_out_names() -> None:
-    held_out = {
-        form
-        for kind, some in names.HELD_OUT.items()
-        for name in some
-        for form in names.forms(kind, name)
-    }
+    forms = held_out_forms()
     for each in shipped("new_names") + shipped("new_grammars"):
-        assert any(form.lower() in each.label["name"].lower() for form in held_out), each
+        assert any(form.lower() in each.label["name"].lower() for form in forms), each
 
 
 @pytest.mark.parametrize("name", ["new_grammars", "hand_typed"])
@@ -141,17 +142,23 @@ def test_no_line_occurs_twice() -> None:
     assert len(set(lines)) == len(lines)
 
 
+def check_quantity(quantity: Any, line: str) -> None:
+    """A quantity is None, a positive number, or a range of two of them."""
+    if quantity is None:
+        return
+    ends = quantity if isinstance(quantity, list) else [quantity]
+    for end in ends:
+        assert type(end) in (int, float), line
+        assert round(end, 3) == end > 0, line
+    if isinstance(quantity, list):
+        low, high = quantity
+        assert low < high, line
+
+
 def test_every_label_has_the_right_keys_and_types() -> None:
     for line, label, _ in everything():
         assert list(label) == KEYS
-        quantity = label["quantity"]
-        ends = quantity if isinstance(quantity, list) else [] if quantity is None else [quantity]
-        assert all(
-            type(end) in (int, float) and end > 0 and round(end, 3) == end for end in ends
-        ), line
-        assert not isinstance(quantity, list) or (
-            len(quantity) == 2 and quantity[0] < quantity[1]
-        ), line
+        check_quantity(label["quantity"], line)
         assert label["unit"] is None or label["unit"] in grammars.UNITS, line
         assert isinstance(label["optional"], bool)
 

@@ -112,12 +112,10 @@ def test_continued_conversations_in_bfloat16(
     """Retained keys are rounded, so that now and then a neighbouring token is drawn."""
     session = trained(opened(dtype="bfloat16"), weighted)
     sampler: Any = session.snapshot().result()
-    pairs = [
-        (one, other)
-        for mine, fresh in played(sampler, lambda: session.snapshot().result())
-        for some, others in zip(mine, fresh, strict=True)
-        for one, other in zip(some, others, strict=True)
-    ]
+    pairs = list[tuple[Any, Any]]()
+    for mine, fresh in played(sampler, lambda: session.snapshot().result()):
+        for some, others in zip(mine, fresh, strict=True):
+            pairs += zip(some, others, strict=True)
     alike = [(a.logprobs, b.logprobs) for a, b in pairs if a.tokens.tolist() == b.tokens.tolist()]
     assert len(alike) > 0.8 * len(pairs)
     for mine, fresh in alike:

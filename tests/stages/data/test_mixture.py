@@ -68,12 +68,10 @@ def test_each_data_set_is_read_in_passes() -> None:
     batches = list(MixtureBatches(WEIGHTS, 8, 5, seed=3).run(mixed()))
     assert len(batches) == 5
     assert Counter(name for batch in batches for name in batch.sources) == {"a": 30, "b.jsonl": 10}
-    seen = [
-        len(datum.tokens)
-        for batch in batches
-        for datum, name in zip(batch.data, batch.sources, strict=True)
-        if name == "a"
-    ]
+    seen = list[int]()  # the lengths of the rows of "a"
+    for batch in batches:
+        lengths = [len(datum.tokens) for datum in batch.data]
+        seen += [length for length, name in zip(lengths, batch.sources, strict=True) if name == "a"]
     passes = [seen[at : at + 5] for at in range(0, 30, 5)]
     assert len({tuple(sorted(one)) for one in passes}) == 1, "every row, once a pass"
     assert len({tuple(one) for one in passes}) > 1, "in another order"

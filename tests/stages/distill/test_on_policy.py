@@ -117,17 +117,10 @@ def test_kl_is_measured_on_the_answer_tokens(
     found, _ = asyncio.run(
         measure_kl(student, teacher, ByteTokenizer(), HeldOut({"held": rows}), how)
     )
-    answers = [
-        asyncio.run(
-            sample_answers(
-                student,
-                [prompt_tokens(row, ByteTokenizer(), how.render) for row in rows],
-                [3, crc32(b"kl"), crc32(b"")],
-                max_tokens=9,
-            )
-        )[at][0]
-        for at in (0, 1)
-    ]
+    prompts = [prompt_tokens(row, ByteTokenizer(), how.render) for row in rows]
+    seeds = [3, crc32(b"kl"), crc32(b"")]
+    sampled = asyncio.run(sample_answers(student, prompts, seeds, max_tokens=9))
+    answers = [sampled[0][0], sampled[1][0]]
     exact = [one.logprobs.sum(dtype=float) - teacher.values[one.tokens].sum() for one in answers]
     assert found["kl"] == pytest.approx(np.mean(exact), rel=1e-6)
     assert found["kl_per_token"] == pytest.approx(

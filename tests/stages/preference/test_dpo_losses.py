@@ -37,6 +37,12 @@ DATA = as_batch([pair((4, 2)), pair((1, 5)), pair((3, 3))])
 LOGPROBS: list[Any] = [-np.abs(RNG.normal(-2, 1, len(datum.tokens))) for datum in DATA]
 
 
+def log_ratio(logprobs: Array, datum: Datum) -> float:
+    """The log-ratio of an answer to the reference, summed over its weighted tokens."""
+    weighted = datum.loss_inputs["weights"] != 0
+    return float(sum((logprobs - datum.loss_inputs["reference"])[weighted]))
+
+
 def expected_loss(
     kind: str, beta: float, smooth: float, logprobs: list[Array], imitation: float = 0.0
 ) -> float:
@@ -49,20 +55,7 @@ def expected_loss(
             )
             total += without_reference(kind, beta, *map(float, means), imitation)
             continue
-        chosen, rejected = (
-            sum(
-                lp - ref
-                for lp, ref, weight in zip(
-                    logprobs[one],
-                    DATA[one].loss_inputs["reference"],
-                    DATA[one].loss_inputs["weights"],
-                    strict=True,
-                )
-                if weight
-            )
-            for one in (at, at + 1)
-        )
-        h = chosen - rejected
+        h = log_ratio(logprobs[at], DATA[at]) - log_ratio(logprobs[at + 1], DATA[at + 1])
         total -= imitation * float(np.mean(logprobs[at][DATA[at].loss_inputs["weights"] != 0]))
         if kind == "ipo":
             total += (h - 1 / (2 * beta)) ** 2

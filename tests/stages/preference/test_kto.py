@@ -54,18 +54,15 @@ def logprobs(shift: float) -> list[Any]:
     ]
 
 
+def log_ratio(nats: Array, datum: Datum) -> float:
+    """The log-ratio of an answer to the reference, summed over its weighted tokens."""
+    weighted = datum.loss_inputs["weights"] != 0
+    return float(sum((nats - datum.loss_inputs["reference"])[weighted]))
+
+
 def expected_loss(nats: list[Array], kl: float | None = None) -> tuple[float, float]:
     """The loss and z; a z that is passed in is used as it is."""
-    ratios = [
-        sum(
-            lp - ref
-            for lp, ref, weight in zip(
-                one, datum.loss_inputs["reference"], datum.loss_inputs["weights"], strict=True
-            )
-            if weight
-        )
-        for one, datum in zip(nats, DATA, strict=True)
-    ]
+    ratios = [log_ratio(one, datum) for one, datum in zip(nats, DATA, strict=True)]
     kl = max(0.0, float(np.mean(ratios[1::2]))) if kl is None else kl
     total = 0.0
     for ratio, datum in zip(ratios[::2], DATA[::2], strict=True):
@@ -97,7 +94,12 @@ def test_gradients_raise_good_and_lower_bad_answers() -> None:
     for at, gradient in enumerate(gradients):
         on = gradient[DATA[at].loss_inputs["weights"] != 0]
         assert (gradient[DATA[at].loss_inputs["weights"] == 0] == 0).all()
-        assert (on == 0).all() if at % 2 else (on < 0).all() if at != 2 else (on > 0).all()
+        if at % 2:  # another prompt's answer, which only estimates the KL
+            assert (on == 0).all()
+        elif at == 2:  # the bad answer
+            assert (on > 0).all()
+        else:
+            assert (on < 0).all()
     assert {"good_reward:sum", "bad_reward:sum"} <= set(metrics)
     assert "bad_reward:sum" not in KtoLoss()(DATA[:2], logprobs(0.1)[:2])[2]
 
@@ -173,6 +175,11 @@ def test_labels_must_be_complete(sets: dict[str, list[dict[str, Any]]]) -> None:
         LoadLabelledAnswers("some").run(FakeDatasets({"some": sets}))
 
 
+def answer(datum: Datum) -> str:
+    """The text of a datum's weighted tokens."""
+    return ByteTokenizer().decode(datum.targets[datum.loss_inputs["weights"] != 0]).strip()
+
+
 def test_comparisons_and_right_answers_may_be_mixed() -> None:
     store = FakeDatasets({"mixed": {"train": [ROWS[2], RIGHT], "held": [RIGHT]}})
     comparisons, labels, *_ = LoadLabelledAnswers("mixed").run(store)
@@ -180,15 +187,8 @@ def test_comparisons_and_right_answers_may_be_mixed() -> None:
         comparisons, SampledRejections({"": {1: "6"}}), labels, ByteTokenizer()
     )
     assert (metrics["data/answers"], metrics["data/good"]) == (4.0, 2.0)
-    answers = [
-        [
-            ByteTokenizer().decode(datum.targets[datum.loss_inputs["weights"] != 0]).strip()
-            for datum in pair
-        ]
-        for pair in pairs.train
-    ]
-    assert [own[0] for own, _ in answers] == ["3", "4", "5", "6"]
-    assert [other[0] for _, other in answers] == ["5", "6", "3", "4"]
+    assert [answer(own)[0] for own, _ in pairs.train] == ["3", "4", "5", "6"]
+    assert [answer(other)[0] for _, other in pairs.train] == ["5", "6", "3", "4"]
     assert [int(own.loss_inputs["labels"].sum() > 0) for own, _ in pairs.train] == [1, 0, 1, 0]
 
 

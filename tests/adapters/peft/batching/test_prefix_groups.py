@@ -42,21 +42,17 @@ def of(sequences: list[Array], budget: int, lanes: int = 2) -> list[PrefixGroup]
 
 def tokens(sequences: list[Array], group: PrefixGroup) -> int:
     """Return the tokens of a group, its prefix once; every micro-batch begins with the prefix."""
-    total = group.prefix_length
+    shared = group.prefix_length
+    total = shared
     for run in group.micro_batches:
-        assert all(
-            np.array_equal(
-                sequences[at][: group.prefix_length], sequences[run[0]][: group.prefix_length]
+        beginnings = set[bytes]()  # one for each distinct token after the prefix
+        for at in run:
+            sequence = sequences[at]
+            assert np.array_equal(sequence[:shared], sequences[run[0]][:shared])
+            beginnings.update(
+                sequence[:end].tobytes() for end in range(shared + 1, len(sequence) + 1)
             )
-            for at in run
-        )
-        total += len(
-            {
-                sequences[at][:end].tobytes()
-                for at in run
-                for end in range(group.prefix_length + 1, len(sequences[at]) + 1)
-            }
-        )
+        total += len(beginnings)
     return total
 
 
