@@ -84,7 +84,7 @@ class Configuration:
         """Yield the rows over the network; `repository` is "hf://datasets/NAME@COMMIT"."""
         from datasets import config
 
-        # the client of huggingface_hub retries by itself; twenty times that would be half an hour
+        # the client of huggingface_hub already retries; twenty times that would take half an hour
         config.STREAMING_OPEN_MAX_RETRIES = 1
         config.STREAMING_READ_MAX_RETRIES = 1
         config.STREAMING_OPEN_RETRY_INTERVAL = 0

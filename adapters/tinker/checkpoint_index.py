@@ -28,7 +28,7 @@ class CheckpointIndex:
             )
 
     def add(self, name: str, path: str, *, step: int, kind: Any) -> Checkpoint:
-        """Record that the checkpoint lies at `path` on the server."""
+        """Record the path of a checkpoint on the server."""
         content = {"path": path, "step": step, "kind": kind}
         digest = _digest(content)
         entry = json.dumps({**content, "sha256": digest}, indent=2)

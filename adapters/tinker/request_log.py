@@ -10,7 +10,7 @@ from opentelemetry import trace
 
 log = structlog.get_logger("kitchen.tinker")
 _STARTED = "kitchen.started"  # key among the extensions of a request
-# requests that the SDK makes by itself
+# requests that the SDK makes on its own
 _BACKGROUND = ("session_heartbeat", "telemetry", "dynamic_config")
 
 

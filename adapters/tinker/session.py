@@ -333,7 +333,7 @@ class TinkerSession:
 def delete_checkpoint(
     service: Service, checkpoints: CheckpointIndex, checkpoint: Checkpoint
 ) -> None:
-    """Delete a checkpoint here and on the server; one that is gone already is no error."""
+    """Delete a checkpoint here and on the server; one that is already gone is not an error."""
     path = checkpoints.path_of(checkpoint.path)
     checkpoints.remove(checkpoint.path)  # first: a half-deleted checkpoint must not be listed
     if path is not None:

@@ -157,7 +157,7 @@ def scored_positions(loss: str | Loss, datum: Datum) -> Array:
     """
     mask = _has_gradient(loss, datum)
     if isinstance(loss, str) and "logprobs" in LOSSES[loss].inputs:
-        return np.asarray(mask | (datum.loss_inputs["logprobs"] != 0))
+        return np.asarray(mask | _nonzero(datum.loss_inputs["logprobs"]))
     return mask
 
 
@@ -171,5 +171,10 @@ def _has_gradient(loss: str | Loss, datum: Datum) -> Array:
     field = LOSSES[loss].mask_input if isinstance(loss, str) else "weights"
     if field not in datum.loss_inputs:
         return np.ones(len(datum.tokens), bool)
-    nonzero = np.asarray(np.asarray(datum.loss_inputs[field]) != 0)
+    return _nonzero(datum.loss_inputs[field])
+
+
+def _nonzero(values: Array) -> Array:
+    """Return an (N,) mask of the positions where (N,) or (N, K) values are not all 0."""
+    nonzero = np.asarray(np.asarray(values) != 0)
     return nonzero if nonzero.ndim == 1 else np.asarray(nonzero.any(-1))

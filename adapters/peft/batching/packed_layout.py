@@ -80,7 +80,7 @@ class TileBatch:
     def bias(self, kv_heads: int, heads_per_kv: int, dtype: torch.dtype) -> torch.Tensor:
         """(B · kv_heads, heads_per_kv · t, S), 0 where a query may attend, else -inf.
 
-        Cached for all layers with these heads. With many keys it is built anew for each layer:
+        Cached for all layers with these heads. With many keys it is rebuilt for each layer:
         otherwise the biases of all tiles would take memory quadratic in the tokens.
         """
         key = kv_heads, heads_per_kv, dtype

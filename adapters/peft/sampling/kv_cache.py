@@ -18,7 +18,7 @@ from kitchen.types import Array, Tokens
 BLOCK = 32  # tokens of a completion that fit at first; capacity doubles whenever it is used up
 # Padding may multiply the tokens of a grid's prompts by this ratio, and add this many more.
 MAX_PADDING_RATIO, MAX_PADDING = 1.3, 1024
-# Devices on which a lone completion attends by torch's fused kernel. CUDA chooses the kernel anew
+# Devices on which a lone completion attends by torch's fused kernel. CUDA selects a kernel again
 # for each length, which takes 60 ms (docs/benchmarks.md).
 SDPA_DEVICES = frozenset({"cpu"})
 MAX_CELL_RATIO = 2  # cells of a grid per completion in it

@@ -136,6 +136,15 @@ def test_k_targets_share_a_position() -> None:
     assert scored_positions("cross_entropy", datum).tolist() == [True, False, True]
 
 
+def test_positions_with_k_sampled_targets_are_scored() -> None:
+    sampled = np.array([[0.0, 0.0], [-0.5, -1.0], [0.0, -2.0]])
+    advantages = np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    inputs = {"logprobs": sampled, "advantages": advantages}
+    datum = Datum(np.zeros(3, np.int64), {"target_tokens": np.zeros((3, 2), np.int64), **inputs})
+    for loss in ("ppo", "cispo", "importance_sampling"):
+        assert scored_positions(loss, datum).tolist() == [False, True, True]
+
+
 def test_positions_with_a_gradient_are_scored() -> None:
     signal = np.array([0.0, -0.5, 2.0])
     for loss in ("cross_entropy", "ppo", "cispo", "importance_sampling"):
