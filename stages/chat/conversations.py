@@ -24,7 +24,7 @@ FORMATS = (
     "instruction (+ input or context) + response or output",
     "input + output",
 )
-_COMMON_NAMES: Mapping[str, Sequence[str]] = {  # of the same columns in other data sets
+_COMMON_NAMES: Mapping[str, Sequence[str]] = {  # names of these columns in other data sets
     "prompt": ("question", "instruction", "input", "query", "problem"),
     "completion": ("answer", "response", "output", "solution"),
 }
@@ -48,7 +48,7 @@ class Conversation:
     messages: tuple[Message, ...]  # at least one
     where: str  # its place in the data, for error messages: "chats.jsonl:12"
     single_turn: bool = False  # one prompt and one answer: needs no chat template
-    # a model wrote the answer, so the row is dropped if the chat template cannot mask its text
+    # a model wrote the answer: if its text cannot be masked, the row is dropped instead of refused
     sampled: bool = False
 
 
@@ -73,7 +73,7 @@ def with_system_prompt(conversation: Conversation, instruction: str) -> Conversa
 
 
 def messages_from_dicts(messages: Sequence[ports.Message]) -> tuple[Message, ...]:
-    """Convert messages from the dictionaries that tokenizers and environments use."""
+    """Convert messages from the dictionaries of tokenizers and environments."""
     return tuple(Message(message["role"], message["content"]) for message in messages)
 
 
@@ -99,8 +99,8 @@ def _check_label(row: Row, where: str) -> None:
     is_false_text = isinstance(label, str) and label.strip().lower() == "false"
     if label is False or is_false_text:
         raise DataError(
-            f"{where}: label is false, a bad answer, and only recipes.kto trains on bad "
-            "answers; drop the row, or, if the column means something else, rename it "
+            f"{where}: label is false, which marks a bad answer, but only recipes.kto trains on "
+            "bad answers; drop the row, or, if the column means something else, rename it "
             "(reading.columns.label=other, or in the file)"
         )
 

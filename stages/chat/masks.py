@@ -47,7 +47,7 @@ class MaskedTokens:
 
 
 class _PrefixRenderer(Protocol):
-    """Renders the first `count` messages; with `answer`, also the assistant's generation prompt."""
+    """Renders the first `count` messages and, with `answer`, the assistant's generation prompt."""
 
     def __call__(self, count: int, answer: bool = False, /) -> Tokens: ...
 
@@ -56,7 +56,7 @@ def trained_messages(conversation: Conversation, train_on: TrainOn) -> MessageMa
     """Select the messages to train on; raises DataError if there is none.
 
     A turn is everything after a user or system message: the assistant's messages and those of its
-    tools. The model does not write the latter, so only the former are trained on.
+    tools. The model does not write the messages of tools, so they are not trained on.
     """
     _check_marks(conversation, train_on)
     messages = conversation.messages
@@ -178,8 +178,8 @@ def _runs(conversation: Conversation, selected: MessageMask) -> list[tuple[int, 
         is_assistant = conversation.messages[index].role == "assistant"
         if is_assistant and index == 0:
             raise DataError(
-                f"{conversation.where}: the first message is the assistant's, so that it answers "
-                "nothing; start with a user or system message, or train on later messages only"
+                f"{conversation.where}: the first message is the assistant's, so there is no "
+                "prompt; start with a user or system message, or train on later messages only"
             )
         follows_run = bool(runs) and runs[-1][1] == index
         if (

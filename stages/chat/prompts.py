@@ -39,7 +39,7 @@ def prompt_tokens(
 
 
 def message_to_dict(message: Message) -> ports.Message:
-    """Convert a message to the dictionary that tokenizers and environments use."""
+    """Convert a message to the dictionary of tokenizers and environments."""
     return {"role": message.role, "content": message.content}
 
 

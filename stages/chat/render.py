@@ -43,8 +43,8 @@ class RenderCounts:
     tokens: int = 0  # that the model reads
     trained_tokens: int = 0  # targets with a non-zero weight
     truncated: int = 0  # datums cut to max_tokens
-    # datums left out: too long, or with nothing to train on once truncated, or of a sampled answer
-    # that cannot be masked
+    # datums left out: too long, without a token to train on after truncation, or with a sampled
+    # answer that cannot be masked
     dropped: int = 0
     # rows rendered as one datum per assistant turn, because the template rewrites earlier turns
     split_rows: int = 0
@@ -232,7 +232,7 @@ def _render_row(
     except MaskError as error:
         is_last_message = error.message == len(conversation.messages) - 1
         if not (conversation.sampled and is_last_message):
-            raise  # a person wrote the message and can fix it
+            raise  # a person wrote the message, and can fix it
         return _RenderedRow((), RenderCounts(rows=1, dropped=1))
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)

@@ -22,7 +22,7 @@ class EpochSize:
 def generation_cost_rows(
     prompt_tokens: int | None, answer_tokens: int, price: Price | None, trained: bool = True
 ) -> tuple[tuple[str, str], ...]:
-    """Return table rows for the tokens of prompts, of answers (at most), and read by training.
+    """Return table rows for the tokens of prompts, of answers (at most), and of training.
 
     `prompt_tokens` is None for games of several turns, whose later prompts are not known before
     they are played.
@@ -30,7 +30,7 @@ def generation_cost_rows(
     if prompt_tokens is None:
         return (
             *token_cost_rows("tokens of answers, in a turn", answer_tokens, AT_MOST, price),
-            ("tokens of the prompts", "come on top, in each turn"),
+            ("tokens of the prompts", "not known before the games are played"),
         )
     rows = (
         *token_cost_rows("tokens of questions", prompt_tokens, "", price),

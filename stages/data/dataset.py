@@ -62,8 +62,8 @@ class DatasetLoader(Stage):
 class LoadDataset(DatasetLoader):
     """Read training rows and held-out sets: the other splits, or else a share of the rows.
 
-    At most `max_rows` training rows are read, chosen by the seed: a run of a few steps need not
-    read rows that it does not train on.
+    At most `max_rows` training rows are read, chosen by the seed, because a run of a few steps
+    trains on no more.
     """
 
     def run(self, store: DatasetStore) -> tuple[TrainRows, HeldOut, Facts, Table]:

@@ -34,8 +34,8 @@ class LoadHeldOut(Stage):
     """Read the splits to evaluate on: all but "train", or "train" if there is no other."""
 
     dataset: str
-    splits: tuple[str, ...] | None = None  # None for those above
-    rows: int | None = None  # maximum of each split, a seeded choice; None for all
+    splits: tuple[str, ...] | None = None  # None for the default
+    rows: int | None = None  # maximum number of rows per split, chosen by the seed; None for all
     columns: Mapping[str, str] = field(default_factory=dict)  # new names by old names
     seed: int = 0
 
@@ -50,7 +50,7 @@ class LoadHeldOut(Stage):
             facts[f"data.{split}.sha256"] = data.fingerprint
             table_rows.append((split, f"{len(chosen):,} of {len(data):,}"))
         if not self.splits and "train" in sets:
-            warning = "; the only split, so the model may have been trained on it"
+            warning = "; it is the only split, so the model may have been trained on it"
             table_rows = [(split, count + warning) for split, count in table_rows]
         table = Table(f"Evaluation data of {self.dataset}", ("split", "rows"), tuple(table_rows))
         return HeldOut(sets), facts, table
@@ -82,11 +82,11 @@ class EvaluateCheckpoint(Stage):
     """Evaluate weights of a run or model on the held-out sets."""
 
     memoize = True
-    weights: str  # by any name
+    weights: str  # a name of weights
     config: EvalConfig
     render: RenderDataset
     decoding: DecodingConfig = GREEDY
-    seed: int = 0  # of sampled answers
+    seed: int = 0  # seed of sampled answers
 
     async def run(
         self,

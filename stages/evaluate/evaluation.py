@@ -85,8 +85,8 @@ class HeldOutData:
 class HeldOutLoss:
     """The loss of held-out data during training."""
 
-    loss: float  # the mean that training minimises; of cross-entropy, nats per trained-on token
-    metrics: Mapping[str, float] = field(default_factory=dict)  # of the loss, including "loss"
+    loss: float  # the mean that training minimises; for cross-entropy, nats per trained-on token
+    metrics: Mapping[str, float] = field(default_factory=dict)  # metrics of the loss, with "loss"
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ async def evaluate(
 
 
 def sample_records(evaluation: Evaluation, when: str | None = None) -> Samples:
-    """Return every answer as a line of samples.jsonl; with the key `when`, if it is given."""
+    """Return every answer as a line of samples.jsonl, with the key `when` if there is one."""
     extra = {} if when is None else {"when": when}
     records: list[dict[str, Any]] = []
     for name, answers in evaluation.answers.items():

@@ -55,7 +55,7 @@ async def grade_samples(
 
 
 def _graded(conversation: Conversation, text: str, grade: StepResult | str | None) -> GradedAnswer:
-    """Build an answer from its grade, the reason why it has none, or None if it was truncated."""
+    """Build an answer from its grade, the reason why there is none, or None if it was truncated."""
     result = grade if isinstance(grade, StepResult) else StepResult(0.0, parsed=False)
     return GradedAnswer(
         prompt=prompt_messages(conversation)[-1].content,

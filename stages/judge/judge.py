@@ -65,7 +65,7 @@ class JudgeWeights(Checkpoint):
 
 
 def answer_conversation(request: Sequence[Message], answer: str) -> Conversation:
-    """Return the conversation whose last message a judge of answers rates."""
+    """Return the conversation whose last message the judge rates, with says=answer."""
     messages = (*request, Message("assistant", answer))
     return Conversation(messages, "the judge's input", single_turn=len(request) == 1, sampled=True)
 
@@ -73,7 +73,7 @@ def answer_conversation(request: Sequence[Message], answer: str) -> Conversation
 def letter_conversation(
     request: Sequence[Message], first: str, second: str, letter: str
 ) -> Conversation:
-    """Return the question to a judge of letters about two answers, and a reply, A or B."""
+    """Return the question about two answers and a reply, A or B, with says=letter."""
     if len(request) == 1:
         text = request[0].content
     else:
@@ -103,13 +103,14 @@ class Judge:
     async def prefers(self, request: Sequence[Message], answer: str, other: str) -> float | None:
         """Return the probability, 0..1, that `answer` is better; 0.5 for an answer and itself.
 
-        None if the judge cannot read them: they are too long, or changed by its chat template.
+        It is None if the judge cannot read them: they are too long, or its chat template changes
+        them.
 
-        A judge of answers uses the Bradley-Terry model (1952, doi:10.2307/2334029), in which an
+        With says=answer, this is the Bradley-Terry model (1952, doi:10.2307/2334029), in which an
         answer's reward is beta times the mean log-probability of its tokens, nats (Meng et al.,
-        2024, arXiv:2405.14734, eq. 4). A judge of letters is asked in both orders (Zheng et al.,
-        2023, arXiv:2306.05685), and the result is the mean of the probability of A where `answer`
-        is A, and one minus that where `other` is A.
+        2024, arXiv:2405.14734, eq. 4). With says=letter, the question is asked in both orders
+        (Zheng et al., 2023, arXiv:2306.05685); the result is the mean of the probability of A where
+        `answer` is A, and one minus that where `other` is A.
         """
         letters = self.config.says == "letter"
         if letters:

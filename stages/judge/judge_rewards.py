@@ -133,7 +133,7 @@ class JudgeRollouts(Stage):
     """
 
     playing: RolloutConfig
-    has_true_rewards: bool = True  # whether to report the mean of the data's own, `true_reward`
+    has_true_rewards: bool = True  # whether to report the mean of the original rewards, true_reward
 
     async def run(
         self,

@@ -44,7 +44,7 @@ from stages.train.session import OpenSession, retype_checkpoint
 class CheckReadable(Stage):
     """Check that the judge can read the prompts, before any answer is sampled.
 
-    A judge of answers without a chat template can only read prompts of one message.
+    With says=answer, a judge without a chat template can only read prompts of one message.
     """
 
     model: str  # a name of weights
@@ -116,7 +116,7 @@ def _optim(config: JudgeConfig) -> OptimStep:
 
 
 class BuildJudgePairs(Stage):
-    """Render comparisons to pairs of datums; those that the judge cannot read are dropped."""
+    """Render comparisons to pairs of datums; drop those that the judge cannot read."""
 
     render: RenderDataset
 
@@ -126,9 +126,9 @@ class BuildJudgePairs(Stage):
         pairs = tuple(pair for pair in rendered if pair is not None)
         if not pairs:
             raise DataError(
-                f"the judge can read none of {len(rows)} comparisons: they do not fit into "
-                f"judge.max_tokens={self.render.max_tokens} (raise it), or the chat template of "
-                "the judge changes all answers."
+                f"the judge can read none of the {len(rows)} comparisons: they do not fit into "
+                f"judge.max_tokens={self.render.max_tokens} (raise it), or the judge's chat "
+                "template changes all answers."
             )
         return PairData(pairs), Metrics({"data/unread": float(len(rows) - len(pairs))})
 
@@ -169,7 +169,7 @@ class SaveJudge(Stage):
 
 
 class OpenJudge(Stage):
-    """Open the trained judge, whose weights do not change any more."""
+    """Open the trained judge, whose weights no longer change."""
 
     model: str  # name of the weights that its training started from
     config: JudgeConfig

@@ -196,7 +196,7 @@ class MistakesConfig:
 
 
 class SampleRejectedAnswers(Stage):
-    """Sample answers where a comparison has no rejected one, and take the first wrong one."""
+    """Sample answers for comparisons without a rejected one, and take the first wrong answer."""
 
     memoize = True
     model: str  # a name of weights
@@ -315,7 +315,7 @@ def unsampled_tokens(
 
 
 class RenderPairs(Stage):
-    """Render comparisons to pairs of datums; those without a rejected answer are dropped."""
+    """Render comparisons to pairs of datums; drop those without a rejected answer."""
 
     render: RenderDataset
 

@@ -1,4 +1,4 @@
-"""DPO and its variants: losses on pairs, whose chosen answer should score above the rejected."""
+"""DPO and its variants: losses on pairs of a chosen and a rejected answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PairLossName = Literal["sigmoid", "ipo", "hinge", "simpo", "orpo"]
 PAIR_LOSSES: tuple[str, ...] = get_args(PairLossName)
 WITHOUT_REFERENCE = ("simpo", "orpo")
 _BETAS: Mapping[str, float] = MappingProxyType({"simpo": 2.0})  # 0.1 elsewhere
-# nats per token: the odds of likelier answers are clamped, because they are unbounded
+# nats per token: likelier answers are clamped here, because their odds are unbounded
 _LIKELIEST = -1e-4
 
 
@@ -67,7 +67,7 @@ class PairLoss:
         for name, kind in (("label_smoothing", "sigmoid"), ("target_margin", "simpo")):
             if getattr(self, name) and self.kind != kind:
                 raise ConfigError(
-                    f"{name} is an option of loss={kind}; with loss={self.kind} leave it out."
+                    f"{name} is an option of loss={kind}; with loss={self.kind}, leave it out."
                 )
 
     @property

@@ -127,11 +127,11 @@ def _read(row: Row, where: str) -> Comparison | LabelledAnswer:
 
 
 class RenderLabelledAnswers(Stage):
-    """Render answers to datums, each paired with a mismatched one: its prompt, another's answer.
+    """Render answers to datums, each paired with its prompt and a mismatched answer.
 
     Both have weight 1 on the tokens of the answer. The first also has "labels" there: 1 if the
-    answer is good, -1 if it is bad. Mismatched answers estimate the KL divergence to the reference
-    model.
+    answer is good, -1 if it is bad. The KL divergence to the reference model is estimated from the
+    mismatched answers.
     """
 
     render: RenderDataset
@@ -255,14 +255,14 @@ def _answer_start(datum: Datum) -> int:
 
 
 def other_prompts(prompts: Sequence[bytes]) -> list[int | None]:
-    """Return the index of a datum with another prompt for each datum; None if all are the same.
+    """Return for each datum the index of one with another prompt; None if all are the same.
 
     The search starts half of the data further on, and wraps around.
     """
     count = len(prompts)
     if len(set(prompts)) < 2:
         return [None] * count
-    # the next one with another prompt; the second round completes what the first leaves open
+    # the next datum with another prompt; the second round fills in what the first leaves open
     after = [0] * count
     for place in reversed(range(2 * count)):
         here = place % count
@@ -298,9 +298,9 @@ class KtoLoss:
     has no gradient, is the KL divergence to the reference model: the mean of log(pi / ref) of the
     mismatched answers, or 0 if that is negative or there are none.
 
-    Reads of each datum "weights", w on the tokens of the answer and 0 elsewhere, and "reference",
-    the reference model's log-probability of each token, nats; answers, with "labels" 1 or -1, and
-    mismatched ones alternate.
+    Reads two loss inputs of each datum: "weights", which is w on the tokens of the answer and 0
+    elsewhere, and "reference", the reference model's log-probability of each token, nats. Answers,
+    which also have "labels", 1 or -1, alternate with mismatched ones.
     """
 
     beta: float = 0.1

@@ -55,7 +55,7 @@ PAIRS: Mapping[Any, Any] = MappingProxyType({TrainData: PairData})
 
 
 class PrecomputeReferenceLogprobs(Stage):
-    """Compute the reference model's log-probabilities of all pairs once; a resumed run reuses them.
+    """Compute the reference model's log-probabilities of all pairs; a resumed run reuses them.
 
     The reference model must have the same tokenizer as the model that is trained.
     """

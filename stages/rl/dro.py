@@ -16,8 +16,9 @@ from kitchen.types import Datum, Floats, Loss
 class Dro:
     """DRO, a custom loss: -sum of lp · A - w beta / 2 · (lp - q)² over the tokens whose w is not 0.
 
-    Richemond et al., 2024 (arXiv:2405.19107), token by token. The named loss dro pulls every token
-    back to q, also those of the prompt, which the policy did not sample. Reads three loss inputs of
+    Richemond et al., 2024 (arXiv:2405.19107), token by token. The built-in loss `dro` pulls every
+    token back to q, even those of the prompt, which the policy did not sample. Reads three loss
+    inputs of
     each datum: "weights", w, which sum to 1 over the sampled tokens of a batch; "advantages", A,
     divided by the number of these tokens; and "logprobs", q, nats.
     """

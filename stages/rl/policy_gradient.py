@@ -89,7 +89,7 @@ def reference_kl(
 
 
 class ComputeAdvantages(Stage):
-    """Turn rollouts into training examples: each sampled token gets its advantage and KL penalty.
+    """Turn rollouts into training examples: each sampled token has an advantage and a KL penalty.
 
     Advantages compare the rewards r of one problem's rollouts:
 
@@ -98,8 +98,8 @@ class ComputeAdvantages(Stage):
     - `leave_one_out`: r - mean of the others (RLOO; Ahmadian et al., 2024, arXiv:2402.14740)
 
     Groups whose rewards are all equal, up to rounding (a relative difference of at most 1e-9), are
-    left out. The KL penalty of a token is
-    -c · (log pi - log ref), plus that of each later one times discount^distance.
+    left out. The KL penalty of a token is -c · (log pi - log ref), plus the penalty of each later
+    token times discount^distance.
     """
 
     advantages: AdvantageName = "centred"
@@ -155,7 +155,7 @@ def kl_penalties(episode: Episode, reference: Floats, penalty: float, discount: 
 def advantages(group: Sequence[Rollout], kind: AdvantageName) -> Array:
     """Return the advantages, (G,), of the rollouts of one problem."""
     rewards = np.array([rollout.reward for rollout in group], np.float64)
-    if is_constant(group):  # differences by rounding are none, and must not be divided by
+    if is_constant(group):  # differences by rounding do not count, and must not be divided by
         return np.zeros(len(rewards))
     centred: Array = rewards - rewards.mean()
     if kind == "leave_one_out":

@@ -20,7 +20,7 @@ from stages.tasks.tasks import Tasks, problem_facts
 
 PREFIX = "game:"
 DEFAULT_PROBLEMS = 1000  # number of problems to train on, at most
-MAX_REPEATS = 1000  # repeated problems in a row after which no more are made
+MAX_REPEATS = 1000  # repeated problems in a row, after which hardly any are left
 HOLD_OUT_FEWER = "hold out fewer (reading.held_out_rows)"
 HELD_OUT_SEED = 10_000_000  # seed of held-out problems, whatever the seed of the run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from kitchen.errors import DataError
@@ -38,7 +39,7 @@ def math_reward(answer: str, reference: str) -> StepResult:
             "as math; compare them as text (metric=text, reward=exact)"
         )
     readings = [_Reading.of(text) for text in final_answers(answer)]
-    right = any(gold.equals(reading) for gold in golds for reading in readings)
+    right = any(gold.equals(reading) for gold, reading in product(golds, readings))
     return StepResult(float(right), parsed=right or any(r.expressions for r in readings))
 
 
@@ -66,8 +67,7 @@ class _Reading:
             return True
         return any(
             _equal(gold, found, self.half_unit)
-            for gold in self.expressions
-            for found in answer.expressions
+            for gold, found in product(self.expressions, answer.expressions)
         )
 
 

@@ -20,7 +20,7 @@ from stages.tasks.tasks import LoadTasks, Tasks, problem_facts
 PREFIX = "reasoning-gym:"
 ANSWER_FORMAT = "Give the final answer between <answer> and </answer>."
 DEFAULT_PROBLEMS = 1000  # number of problems to train on
-# distance of the first seeds of two runs; the problems from seed 0 on are held out
+# distance between the first seeds of two runs; the problems from seed 0 on are held out
 SEED_STRIDE = 10_000_000
 
 
@@ -47,8 +47,8 @@ class MakeReasoningGym(Stage):
         train = _questions(name, train_texts, first_seed, set(held_out_texts), workers)
         if not train:
             raise DataError(
-                f"{self.dataset} has so few problems that all {count} to train on are held out as "
-                "well; hold out fewer (reading.held_out_rows)"
+                f"{self.dataset} has too few problems: all {count} training problems are held out "
+                "as well; hold out fewer (reading.held_out_rows)"
             )
         used = [text for text in train_texts if text not in held_out_texts]
         facts, table = problem_facts(self.dataset, used, held_out_texts)

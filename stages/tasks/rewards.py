@@ -119,7 +119,7 @@ async def grade_answers(
 
 
 def first_ungradable(reward: str, references: Sequence[str]) -> tuple[int, str] | None:
-    """Return index and reason of the first reference that cannot even be compared with itself."""
+    """Return index and reason of the first reference that cannot be compared even with itself."""
     if reward in MAY_HANG:
         problem: tuple[int, str] | None = call_in_subprocess(_ungradable, reward, references)
         return problem

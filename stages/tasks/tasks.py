@@ -51,13 +51,13 @@ class TaskBatch:
 class PlannedTasks:
     """All problems of a run in the order of its batches, for its plan."""
 
-    tasks: tuple[Task, ...]  # repeated for each batch that has it
+    tasks: tuple[Task, ...]  # with repetitions
 
 
 class LoadTasks(DatasetLoader):
     """Read a data set of questions with reference answers; held-out sets as in LoadDataset."""
 
-    # name of one of REWARDS; None for field_f1 if all references are JSON objects, else for exact
+    # name of one of REWARDS; None for field_f1 if all references are JSON objects, else exact
     reward: str | None = None
 
     def __post_init__(self) -> None:

@@ -91,7 +91,7 @@ def make_schedule(name: str, peak: float, warmup_steps: int = 0) -> Schedule:
 
 
 def _warmup_factor(done: float, width: float, warmup_steps: int) -> float:
-    """Return the share of the peak; at the first step it is not 0, which would waste the step."""
+    """Return the factor of warm-up; it is not 0 at the first step, which would waste that step."""
     if not warmup_steps:
         return 1.0
     return min(1.0, (round(done / width) + 1) / warmup_steps)

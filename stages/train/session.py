@@ -103,7 +103,7 @@ def prefix_facts(prefix: str, facts: Facts) -> Facts:
 
 
 def lora_shape(lora: Lora) -> str:
-    """Describe the LoRA configuration, which must be equal for weights to be loadable."""
+    """Describe the LoRA configuration, which must be equal for saved weights to be loaded."""
     layers = [part for part in ("attn", "mlp", "unembed") if getattr(lora, f"train_{part}")]
     alpha = "the backend's own" if lora.alpha is None else f"{lora.alpha:g}"
     return f"rank {lora.rank}, alpha {alpha}, layers {' '.join(layers)}"

@@ -65,8 +65,8 @@ def learning_rate_table(schedule: Schedule, model: TrainedModel) -> Table:
 def _suggestion(model: TrainedModel) -> tuple[str, str]:
     family = model_family(model.model)
     if family is None:
-        families = " nor ".join(EXPONENTS)
-        return "not known", f"{model.model} is named neither {families}, which the formula is for"
+        families = " and ".join(EXPONENTS)
+        return "not known", f"the formula was fitted on {families}, and this is {model.model}"
     if model.hidden_size is None:
         return "not known", f"the training adapter does not know the hidden size of {model.model}"
     note = "" if model.alpha in (None, FITTED_ALPHA) else f"; here alpha is {model.alpha:g}"

@@ -184,7 +184,7 @@ def _print_adapters(out: Console, resolved: ResolvedRequest, users: Mapping[str,
         settings = resolved.adapter_settings.get(port, {})
         typed = [f"{key}={yaml_value(value)}" for key, value in settings.items()]
         adapter = resolved.names.get(port, "")
-        rows.append((port, adapter, ", ".join(typed), users.get(port, "nobody")))
+        rows.append((port, adapter, ", ".join(typed), users.get(port, "nothing")))
     out.print()
     out.print(table(Table("Adapters", ("port", "adapter", "with", "needed by"), tuple(rows))))
 

@@ -124,7 +124,7 @@ def _next_steps(kind: str, name: str, cls: str, port: str) -> Sequence[tuple[str
     if kind == "recipe":
         check = f"kitchen check {module} --preview --training fake"
         return [
-            (check, "show what it would do; nothing runs"),
+            (check, "show its plan; nothing runs"),
             (f"kitchen run {module} --training fake", "run it without a model, in seconds"),
             (f"kitchen run {module} dataset=FILE", "train a model on your rows"),
             (f"kitchen describe {module}", "show its settings"),
@@ -138,7 +138,7 @@ def _next_steps(kind: str, name: str, cls: str, port: str) -> Sequence[tuple[str
     return [
         (
             f"pytest -x --tb=line tests/test_{name}.py",
-            "run the laws: the first that fails says what to write next",
+            "run the laws: the first that fails tells you what to write next",
         ),
         (f"kitchen run recipes.sl_basic --{port} {module}:{cls}", "use it"),
         (

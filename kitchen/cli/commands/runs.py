@@ -23,7 +23,7 @@ def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
         print(as_json([vars(run) for run in runs]))
         return 0
     if not runs:
-        console().print("there are no runs here; `kitchen run recipes.sl_basic` makes one")
+        console().print("there are no runs here; `kitchen run recipes.sl_basic` starts one")
         return 0
     columns = ("run", "status", "started, UTC", "took", "last")
     console().print(table(Table("Runs", columns, tuple(map(_row, runs)))))

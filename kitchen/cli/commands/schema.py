@@ -1,4 +1,4 @@
-"""`kitchen schema`: the settings of a recipe as JSON schema, for editors of --config files."""
+"""`kitchen schema`: the settings of a recipe as a JSON schema, for editors of --config files."""
 
 from __future__ import annotations
 

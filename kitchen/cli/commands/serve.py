@@ -1,4 +1,4 @@
-"""`kitchen serve`: models of this machine behind the Tinker API."""
+"""`kitchen serve`: models on this machine behind the Tinker API."""
 
 from __future__ import annotations
 

@@ -131,11 +131,11 @@ def bad_message(**message):
         ),
         (
             {"prompt": "a", "completion": "b", "label": False},
-            "label is false, a bad answer, and only recipes.kto",
+            "label is false, which marks a bad answer, but only recipes.kto",
         ),
         (
             {"prompt": "a", "completion": "b", "label": "False"},
-            "label is false, a bad answer, and only recipes.kto",
+            "label is false, which marks a bad answer, but only recipes.kto",
         ),
         (
             {**bad_message(role="assistant", content="x"), "label": False},

@@ -110,7 +110,7 @@ def test_game_prompts_come_on_top() -> None:
         Rl(dataset="game:guess", steps=3, group=5, playing={"max_tokens": 7}, **QUICK)
     )
     assert shown["tokens of answers, in a turn"] == "at most 420"
-    assert shown["tokens of the prompts"] == "come on top, in each turn"
+    assert shown["tokens of the prompts"] == "not known before the games are played"
 
 
 def test_tokens_read_by_a_judge_are_counted() -> None:

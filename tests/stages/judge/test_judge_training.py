@@ -109,7 +109,7 @@ def test_too_long_pairs_are_left_out_and_counted() -> None:
         "2 eggs[]",
     ]
     assert (len(pairs.data), metrics) == (1, {"data/unread": 1.0})
-    with pytest.raises(DataError, match=r"none of 2 comparisons.*judge\.max_tokens=5"):
+    with pytest.raises(DataError, match=r"none of the 2 comparisons.*judge\.max_tokens=5"):
         BuildJudgePairs(JudgeConfig(max_tokens=5).rendering).run(comparisons, ByteTokenizer())
 
 

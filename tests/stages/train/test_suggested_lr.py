@@ -77,7 +77,7 @@ def test_table_shows_the_peak_of_the_schedule(schedule: Schedule) -> None:
         (
             TrainedModel("packaged:smollm2", 576, 32.0),
             "not known",
-            "packaged:smollm2 is named neither Llama nor Qwen",
+            "fitted on Llama and Qwen, and this is packaged:smollm2",
         ),
     ],
 )
