@@ -31,7 +31,7 @@ class TrainingRecipe(Recipe):
     # maximum norm of the gradient, over all trained weights; 0 for no gradient clipping
     grad_clip_norm: NonNegativeFloat = 0.0
     seed: NonNegativeInt = 0  # random seed of initialisation, data order and sampling
-    save_every: NonNegativeInt = 25  # batches between points to resume from; 0 for no save points
+    save_every: NonNegativeInt = 25  # batches between save points, to resume from; 0 for none
 
     @property
     def lora(self) -> Lora:

@@ -15,7 +15,7 @@ class Distillation(RolloutRecipe):
     """Train the student on its own answers, so that it learns from its own mistakes."""
 
     teacher: str | None = None  # teacher model, named like `model`; null for the initial weights
-    teachers: Mapping[str, str] | None = None  # one per data set, teachers.DATASET=WEIGHTS
+    teachers: Mapping[str, str] | None = None  # one teacher per data set: teachers.DATASET=WEIGHTS
     instruction: str = ""  # system prompt for the teacher only
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     rendering: chat.RenderDataset = chat.RenderDataset()  # rendering of held-out rows
@@ -25,7 +25,7 @@ class Distillation(RolloutRecipe):
     # discount factor of the reverse KL of later tokens in a token's advantage; null for 0, which
     # counts only the token's own
     discount: rl.DiscountFactor | None = None
-    top_k: PositiveInt | None = None  # number of tokens in the forward KL; null for 20
+    top_k: PositiveInt | None = None  # number of the teacher's top tokens; null for 20
 
     def workflow(self) -> Step:
         teachers = distill.teacher_names(

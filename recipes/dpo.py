@@ -20,7 +20,7 @@ class Dpo(EpochRecipe):
     # scale of the rewards: a larger one keeps the policy closer to the reference model; with
     # loss=orpo, weight of the odds-ratio term; null for 0.1, or for 2 with loss=simpo
     beta: PositiveFloat | None = None
-    label_smoothing: NonNegativeFloat = 0.0  # assumed share of wrong labels; with loss=sigmoid
+    label_smoothing: NonNegativeFloat = 0.0  # assumed share of wrong labels, with loss=sigmoid
     # with loss=simpo, target reward margin (gamma), in beta times nats per token; null for beta / 2
     target_margin: NonNegativeFloat | None = None
     imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' cross-entropy per token

@@ -14,7 +14,7 @@ class Evaluate(Recipe):
     # weights to evaluate: packaged:NAME, path:DIR, run:ID[@STEP|final|best], or NAME[@REVISION] on
     # the hub
     weights: str = "packaged:smollm2-135m-instruct"
-    # held-out data: a packaged data set, a file, a folder (JSON, JSONL, CSV, Parquet) or, with
+    # held-out data: a packaged data set, a file or folder (JSON, JSONL, CSV, Parquet) or, with
     # --datasets hf, a name on the hub
     dataset: str = "ingredients"
     # splits to evaluate on; null for all but "train", or for "train" if it is the only one

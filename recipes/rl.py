@@ -23,7 +23,7 @@ class Rl(RolloutRecipe):
     loss: rl.PolicyLossName = "importance_sampling"  # policy loss
     # options of the loss: clip_low_threshold and clip_high_threshold of ppo and cispo, beta of dro
     loss_options: Mapping[str, float] = {}
-    kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat from the reference
+    kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat of KL to the reference
     # discount factor of the KL penalties of later tokens in a token's advantage; 0 counts only the
     # token's own
     kl_discount: rl.DiscountFactor = 0.0

@@ -19,7 +19,7 @@ class Rlhf(RolloutRecipe):
     reward: str | None = None
     ranking: judging.RankingConfig = judging.RankingConfig()
     judge: judging.JudgeConfig = judging.JudgeConfig()
-    kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat from initial weights
+    kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat of KL to `model`
 
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty)

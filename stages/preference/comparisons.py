@@ -189,7 +189,7 @@ def check_train_on(rendering: RenderDataset) -> None:
 class MistakesConfig:
     """Sampling of rejected answers where the data has none."""
 
-    # answers sampled per prompt without a rejected answer; the first wrong one becomes the rejected
+    # answers sampled per prompt that has no rejected answer; the first wrong one is used
     tries: PositiveInt = 4
     temperature: PositiveFloat = 1.0  # sampling temperature
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer is not used

@@ -130,6 +130,13 @@ def test_mistakes_of_configuration_end_with_2(here: Path, command: str) -> None:
         (*SMALL, "batch_size=true"): "batch_size=true",
         (*SMALL, "reading.held_out=2"): "reading.held_out=2",
         ("recipes.sl_basic", "--training", "fake", "--strict"): "lora_alpha",
+        ("recipes.dpo", *FAKE, "rendering.train_on=all_tokens"): "rendering.train_on=all_tokens",
+        (
+            "recipes.kto",
+            *FAKE,
+            "rendering.train_on=all_messages",
+        ): "rendering.train_on=all_messages",
+        ("recipes.rl", *FAKE, "policy_lag=3", "save_every=2"): "policy_lag=3",
     }
     for arguments, named in mistakes.items():
         assert named in output(2, command, *arguments)
