@@ -17,7 +17,8 @@ class Evaluate(Recipe):
     # held-out data: a packaged data set, a file or folder (JSON, JSONL, CSV, Parquet) or, with
     # --datasets hf, a name on the hub
     dataset: str = "ingredients"
-    # splits to evaluate on; null for all but "train", or for "train" if it is the only one
+    # splits to evaluate on; null for all but the one to train on, such as "train", or for that one
+    # if there is no other
     splits: tuple[str, ...] | None = None
     # maximum number of rows per split, chosen at random; null for all
     rows: PositiveInt | None = None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from kitchen.errors import DataError, did_you_mean
-from kitchen.ports.datasets import Dataset, DatasetInfo, Row, StreamedRow
+from kitchen.ports.datasets import Dataset, DatasetInfo, OnBadRow, Row, StreamedRow
 
 Splits = Mapping[str, Sequence[Row]]
 
@@ -28,7 +28,14 @@ class FakeDatasets:
             name, {split: len(self._data[name][split]) for split in splits}, about="Rows in memory."
         )
 
-    def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
+    def load(
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        revision: str | None = None,
+        on_bad_row: OnBadRow | None = None,
+    ) -> Dataset:
         splits = self._splits_of(name, revision)
         if split not in splits:
             raise DataError(
@@ -37,7 +44,12 @@ class FakeDatasets:
         return FakeDataset(f"{name}:{split}", splits[split])
 
     def stream(
-        self, name: str, *, split: str = "train", revision: str | None = None
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        revision: str | None = None,
+        on_bad_row: OnBadRow | None = None,
     ) -> Iterator[StreamedRow]:
         data = self.load(name, split=split, revision=revision)
         return (StreamedRow(data.where(index), data[index]) for index in range(len(data)))

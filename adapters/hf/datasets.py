@@ -18,7 +18,7 @@ from adapters.hf.dataset_repos import DatasetRepo, DatasetRepos
 from adapters.hf.errors import HubRequest, NoResponse, clean, translate_error
 from adapters.hf.retry import limited_waiting
 from kitchen.errors import BackendError, DataError, KitchenError, did_you_mean
-from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
+from kitchen.ports.datasets import Dataset, DatasetInfo, OnBadRow, StreamedRow
 
 _NAME = re.compile(
     r"(?P<repo>(\w[\w.-]*/)?\w[\w.-]*)(:(?P<configuration>[^@:]+))?(@(?P<revision>\w[\w./+-]*))?",
@@ -70,9 +70,18 @@ class HfDatasets:
                 sum(repo.files[path][1] for path in files),
                 repo.license,
                 repo.about,
+                files=splits,
+                not_read=[path for path in repo.files if path not in files],
             )
 
-    def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
+    def load(
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        revision: str | None = None,
+        on_bad_row: OnBadRow | None = None,
+    ) -> Dataset:
         with self._open(_parse_name(name, revision)) as opened:
             opened.files(split)  # raises for an unknown split
             repo = opened.repo
@@ -107,7 +116,12 @@ class HfDatasets:
             raise
 
     def stream(
-        self, name: str, *, split: str = "train", revision: str | None = None
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        revision: str | None = None,
+        on_bad_row: OnBadRow | None = None,
     ) -> Iterator[StreamedRow]:
         parsed = _parse_name(name, revision)
         with self._open(parsed) as opened:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.resources
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from adapters.local.csv_format import open_csv, stream_csv
 from adapters.local.document_formats import (
     JsonRows,
     ParquetRows,
@@ -14,9 +17,17 @@ from adapters.local.document_formats import (
     stream_json,
     stream_parquet,
 )
-from adapters.local.line_formats import open_csv, open_jsonl, reading, stream_csv, stream_jsonl
+from adapters.local.folder_splits import (
+    SUFFIXES,
+    FolderSplits,
+    SplitFiles,
+    data_files,
+    folder_splits,
+)
+from adapters.local.line_formats import open_jsonl, reading, stream_jsonl
+from adapters.local.shards import open_shards, stream_shards
 from kitchen.errors import DataError, did_you_mean
-from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
+from kitchen.ports.datasets import Dataset, DatasetInfo, OnBadRow, StreamedRow
 
 PACKAGED: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -30,19 +41,25 @@ ABOUT: Mapping[str, str] = MappingProxyType(
         "arithmetic": "A sum, difference or product of two digits, and its value.",
     }
 )
-SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+# OWNER/NAME[:CONFIGURATION][@REVISION], also as an address
+_HUB_NAME = re.compile(
+    r"(?:(?:https?://)?huggingface\.co/datasets/|hf://(?:datasets/)?|hf:)?"
+    r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*(?::[^@:/]+)?(?:@[\w./+-]+)?)/?",
+    re.ASCII,
+)
 
 
 class LocalDatasets:
     """Data sets by path or by packaged name.
 
     A name is a packaged data set (`ingredients`, `arithmetic`), a file (its one split is "train"),
-    or a folder with one file per split (train.jsonl, test.jsonl, ...). Relative paths begin at
-    `root`. Files are
+    or a folder with one file per split (train.jsonl, test.jsonl, ...), or several numbered ones
+    (train-00000-of-00002.parquet), or a folder for each. Hidden files and those that describe the
+    data, such as dataset_info.json, are not read. Relative paths begin at `root`. Files are
 
     * .jsonl: one JSON object per line; blank lines are skipped;
     * .json: an array of objects, or an object whose field "data" is one;
-    * .csv: the first line names the columns; every value is a string;
+    * .csv: the first line names the columns; every value is a string, or None in an empty cell;
     * .parquet: needs the extra `local`.
 
     Text is UTF-8. `load` checks the syntax of every row of text, so that no run fails midway over a
@@ -57,60 +74,76 @@ class LocalDatasets:
         self._max_line_mb = max_line_mb  # per line of JSONL or CSV
 
     def splits(self, name: str, *, revision: str | None = None) -> Sequence[str]:
-        return tuple(self._files(name, revision))
+        return tuple(self._find(name, revision).files)
 
     def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
-        files = self._files(name, revision)
-        rows = {
-            split: parquet_length(path, label) if path.suffix.lower() == ".parquet" else None
-            for split, (label, path) in files.items()
-        }
+        found = self._find(name, revision)
         with reading(name):
-            size = sum(path.stat().st_size for _, path in files.values())
+            size = sum(map(_size, found.files.values()))
         return DatasetInfo(
             name,
-            rows,
+            {split: _length(files) for split, files in found.files.items()},
             size=size,
             license="Apache-2.0" if name in PACKAGED else "",
             about=ABOUT.get(name, ""),
+            files={split: tuple(dict(files)) for split, files in found.files.items()},
+            not_read=found.not_read,
         )
 
-    def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
-        label, path = self._file(name, split, revision)
+    def load(
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        revision: str | None = None,
+        on_bad_row: OnBadRow | None = None,
+    ) -> Dataset:
+        files = self._files(name, split, revision)
+        return open_shards([partial(self._load, path, label, on_bad_row) for label, path in files])
+
+    def _load(self, path: Path, label: str, on_bad_row: OnBadRow | None) -> Dataset:
         match path.suffix.lower():
             case ".jsonl":
-                return open_jsonl(path, label, self._max_line_mb)
+                return open_jsonl(path, label, self._max_line_mb, on_bad_row)
             case ".csv":
-                return open_csv(path, label, self._max_line_mb)
+                return open_csv(path, label, self._max_line_mb, on_bad_row)
             case ".json":
-                return JsonRows(path, label)
+                return JsonRows(path, label, on_bad_row)
             case _:
                 return ParquetRows(path, label)
 
     def stream(
-        self, name: str, *, split: str = "train", revision: str | None = None
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        revision: str | None = None,
+        on_bad_row: OnBadRow | None = None,
     ) -> Iterator[StreamedRow]:
-        label, path = self._file(name, split, revision)
+        files = self._files(name, split, revision)
+        return stream_shards([self._stream(path, label, on_bad_row) for label, path in files])
+
+    def _stream(self, path: Path, label: str, on_bad_row: OnBadRow | None) -> Iterator[StreamedRow]:
         match path.suffix.lower():
             case ".jsonl":
-                return stream_jsonl(path, label, self._max_line_mb)
+                return stream_jsonl(path, label, self._max_line_mb, on_bad_row)
             case ".csv":
-                return stream_csv(path, label, self._max_line_mb)
+                return stream_csv(path, label, self._max_line_mb, on_bad_row)
             case ".json":
-                return stream_json(path, label)
+                return stream_json(path, label, on_bad_row)
             case _:
                 return stream_parquet(path, label)
 
-    def _file(self, name: str, split: str, revision: str | None) -> tuple[str, Path]:
-        files = self._files(name, revision)
-        if split not in files:
+    def _files(self, name: str, split: str, revision: str | None) -> SplitFiles:
+        splits = self._find(name, revision).files
+        if split not in splits:
             raise DataError(
-                f"{name!r} has no split {split!r}; {did_you_mean(split, files)}{_one_file(files)}"
+                f"{name!r} has no split {split!r}; {did_you_mean(split, splits)}{_one_file(splits)}"
             )
-        return files[split]
+        return splits[split]
 
-    def _files(self, name: str, revision: str | None) -> Mapping[str, tuple[str, Path]]:
-        """Return each split's file, with its label for messages."""
+    def _find(self, name: str, revision: str | None) -> FolderSplits:
+        """Return the files of each split, with their labels for messages."""
         if revision is not None:
             raise DataError(
                 f"{name!r} has no revision {revision!r}: files on this disk have one version only; "
@@ -118,14 +151,16 @@ class LocalDatasets:
             )
         if name in PACKAGED:
             folder = Path(str(importlib.resources.files("adapters.local"))) / name
-            return {
-                split: (f"{name}/{split}.jsonl", folder / f"{split}.jsonl")
-                for split in PACKAGED[name]
-            }
+            return FolderSplits(
+                {
+                    split: [(f"{name}/{split}.jsonl", folder / f"{split}.jsonl")]
+                    for split in PACKAGED[name]
+                }
+            )
         path = self._root / Path(name).expanduser()
         try:
             if name and path.is_dir():
-                return _folder(name, path)
+                return folder_splits(name, path)
             if not name or not path.exists():
                 raise self._unknown(name, path)
         except OSError as error:
@@ -135,15 +170,20 @@ class LocalDatasets:
                 f"{name}: files that end with {path.suffix!r} cannot be read; convert them to one "
                 f"of {', '.join(SUFFIXES)}"
             )
-        return {"train": (name, path)}
+        return FolderSplits({"train": [(name, path)]})
 
     def _unknown(self, name: str, path: Path) -> DataError:
+        if hub_name := _hub_name(name):
+            return DataError(
+                f"{name}: there is no such file or folder; a data set of the Hugging Face Hub "
+                f"needs --datasets hf (dataset={hub_name} --datasets hf)"
+            )
         if "/" not in name and path.suffix.lower() not in SUFFIXES:
             others = _loadable(self._root)
             return DataError(
                 f"no data set is called {name!r}; {did_you_mean(name, [*PACKAGED, *others])} "
                 f"(packaged: {', '.join(PACKAGED)}; or give a path to a file: "
-                f"{', '.join(SUFFIXES)})"
+                f"{', '.join(SUFFIXES)}; a data set of the Hugging Face Hub needs --datasets hf)"
             )
         folder = name.rpartition("/")[0]
         others = [f"{folder}/{file}" if folder else file for file in _loadable(path.parent)]
@@ -156,42 +196,41 @@ class LocalDatasets:
         )
 
 
-def _folder(name: str, path: Path) -> Mapping[str, tuple[str, Path]]:
-    splits: dict[str, tuple[str, Path]] = {}
-    for file in _known_files(path):
-        split = Path(file).stem
-        if split in splits:
-            raise DataError(
-                f"{name}: {splits[split][1].name} and {file} are both the split {split!r}; remove "
-                "one"
-            )
-        splits[split] = (f"{name.rstrip('/')}/{file}", path / file)
-    if not splits:
-        raise DataError(
-            f"{name}: the folder has no splits; put in one file per split, such as train.jsonl and "
-            f"test.jsonl (or {', '.join(SUFFIXES)})"
-        )
-    return dict(sorted(splits.items(), key=lambda item: (item[0] != "train", item[0])))
+def _size(files: SplitFiles) -> int:
+    """Return the size of all files of a split in bytes."""
+    return sum(path.stat().st_size for _, path in files)
 
 
-def _known_files(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    return sorted(p.name for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+def _length(files: SplitFiles) -> int | None:
+    """Return the number of rows, if the files are Parquet, which need not be read for it."""
+    if any(path.suffix.lower() != ".parquet" for _, path in files):
+        return None
+    return sum(parquet_length(path, label) for label, path in files)
+
+
+def _hub_name(name: str) -> str | None:
+    """Return OWNER/NAME if this is how data sets of the Hugging Face Hub are named."""
+    match = _HUB_NAME.fullmatch(name)
+    if match is None or Path(match["name"].partition("@")[0]).suffix.lower() in SUFFIXES:
+        return None
+    is_address = name != match["name"]
+    if not is_address and "/" not in name:
+        return None
+    if not is_address and Path(name.partition("/")[0]).is_dir():
+        return None  # a folder of this name is on this disk: more likely a misspelt path
+    return match["name"]
 
 
 def _loadable(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
-    return [
-        *_known_files(folder),
-        *sorted(p.name for p in folder.iterdir() if p.is_dir() and _known_files(p)),
-    ]
+    files = [path.name for path in data_files(folder)]
+    return [*files, *sorted(p.name for p in folder.iterdir() if p.is_dir() and data_files(p))]
 
 
-def _one_file(files: Mapping[str, tuple[str, Path]]) -> str:
+def _one_file(splits: Mapping[str, SplitFiles]) -> str:
     """Return a hint on how to have more splits, if the data set is a single file."""
-    if list(files) != ["train"]:
+    if list(splits) != ["train"] or len(splits["train"]) > 1:
         return ""
-    label, _ = files["train"]
+    [(label, _)] = splits["train"]
     return f" ({label} is one file; for more splits give a folder of train.jsonl, test.jsonl, ...)"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from adapters.local.line_formats import BOM, Rows, checked, no_rows, reading, streamed
 from kitchen.errors import BackendError, DataError
-from kitchen.ports.datasets import Row, StreamedRow
+from kitchen.ports.datasets import OnBadRow, Row, StreamedRow
 
 _STREAM_BATCH = 1000  # rows decoded together
 _ARROW_BATCH = 10_000  # rows; opening a batch touches a page of the file
@@ -26,12 +26,12 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 class JsonRows:
     """The objects of a JSON array, or of the array under "data": held as text, parsed on demand."""
 
-    def __init__(self, path: Path, label: str) -> None:
+    def __init__(self, path: Path, label: str, on_bad_row: OnBadRow | None = None) -> None:
         self._label = label
         self._text, self.fingerprint = _read(path, label)
         self._starts = array("q")  # (rows,) characters from the start
         self._lines = array("q")  # (rows,) from 1
-        for start, line, _ in _objects(self._text, label):
+        for start, line, _ in _objects(self._text, label, on_bad_row):
             self._starts.append(start)
             self._lines.append(line)
         if not self._starts:
@@ -102,9 +102,11 @@ def _release(mapped: mmap.mmap) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def stream_json(path: Path, label: str) -> Iterator[StreamedRow]:
+def stream_json(
+    path: Path, label: str, on_bad_row: OnBadRow | None = None
+) -> Iterator[StreamedRow]:
     """Read the text of the file whole, and yield its rows one by one."""
-    yield from streamed(_objects(_read(path, label)[0], label), label)
+    yield from streamed(_objects(_read(path, label)[0], label, on_bad_row), label)
 
 
 def stream_parquet(path: Path, label: str) -> Iterator[StreamedRow]:
@@ -159,7 +161,7 @@ def _read(path: Path, label: str) -> tuple[str, str]:
     return _decoded(raw, label), hashlib.sha256(raw).hexdigest()
 
 
-def _objects(text: str, label: str) -> Rows:
+def _objects(text: str, label: str, on_bad_row: OnBadRow | None) -> Rows:
     at = 0
     line = 1
 
@@ -170,7 +172,14 @@ def _objects(text: str, label: str) -> Rows:
         for start, end, row in _elements(text):
             line += text.count("\n", at, start)
             at = start
-            yield start, line, checked(row, text[start:end], error)
+            try:
+                row = checked(row, text[start:end], error)
+            except DataError as bad_row:
+                if on_bad_row is None:
+                    raise
+                on_bad_row(bad_row)
+            else:
+                yield start, line, row
     except json.JSONDecodeError as broken:
         raise DataError(
             f"{label}:{broken.lineno}:{broken.colno}: {broken.msg}; "

@@ -1,22 +1,20 @@
-"""Rows of JSONL and CSV files: indexed by their offsets, and read on demand."""
+"""Rows of files of lines, such as JSONL: indexed by their offsets, and read on demand."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import json
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from kitchen.errors import DataError
-from kitchen.ports.datasets import Row, StreamedRow
+from kitchen.ports.datasets import OnBadRow, Row, StreamedRow
 
 BOM = b"\xef\xbb\xbf"
 MARK_EVERY = 8  # rows from one index mark to the next
@@ -42,13 +40,15 @@ class LineReader:
         if not raw:
             raise StopIteration
         self.line += 1
+        start = self.offset
+        self.offset += len(raw)
         if len(raw) > limit:
+            while not raw.endswith(b"\n") and (raw := self._file.readline(limit)):
+                self.offset += len(raw)
             raise self.error(
                 f"the line has more than {self._limit_mb} MB; split it, "
                 "or allow longer ones (--set datasets.max_line_mb=N)"
             )
-        start = self.offset
-        self.offset += len(raw)
         try:
             return (raw.removeprefix(BOM) if start == 0 else raw).decode()
         except UnicodeDecodeError as error:
@@ -65,6 +65,13 @@ class LineReader:
         return DataError(f"{place}: {text}")
 
 
+ParseRows = Callable[[LineReader, OnBadRow | None], Rows]
+
+
+def _skip(error: DataError) -> None:
+    """Leave a row out whose error has been reported when the file was opened."""
+
+
 class LineRows:
     """A data set in a file of lines, read and checked once when it is opened.
 
@@ -77,8 +84,9 @@ class LineRows:
         path: Path,
         label: str,
         limit_mb: int,
-        parse_rows: Callable[[LineReader], Rows],
+        parse_rows: ParseRows,
         start: tuple[int, int] = (0, 0),  # offset and number of lines before the first row
+        on_bad_row: OnBadRow | None = None,  # takes the errors of rows that are left out
     ) -> None:
         self._path = path
         self._label = label
@@ -87,11 +95,12 @@ class LineRows:
         with reading(label), path.open("rb") as file:
             self._stamp = stamp(file)
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
-            self._index(file, start)
+            self._index(file, start, on_bad_row)
+        self._skip_bad_row = None if on_bad_row is None else _skip
         if not self._count:
             raise no_rows(label)
 
-    def _index(self, file: BinaryIO, start: tuple[int, int]) -> None:
+    def _index(self, file: BinaryIO, start: tuple[int, int], on_bad_row: OnBadRow | None) -> None:
         offset, lines_before = start
         typecode = "I" if self._stamp[0] < 2**32 else "Q"
         self._offsets = array(typecode)  # of the marks, bytes from the start
@@ -100,7 +109,7 @@ class LineRows:
         self._is_even = True  # each row is one line, and no lines lie between rows
         file.seek(offset)
         reader = LineReader(file, self._label, self._limit_mb, lines_before)
-        for row_offset, line, _ in self._parse_rows(reader):
+        for row_offset, line, _ in self._parse_rows(reader, on_bad_row):
             if self._count % MARK_EVERY == 0:
                 self._offsets.append(row_offset)
                 self._lines.append(line)
@@ -132,7 +141,7 @@ class LineRows:
                 file.seek(self._offsets[mark])
                 lines_before = self._lines[mark] - 1
                 reader = LineReader(file, self._label, self._limit_mb, lines_before)
-                rows = self._parse_rows(reader)
+                rows = self._parse_rows(reader, self._skip_bad_row)
                 _, line, row = next(islice(rows, index % MARK_EVERY, None))
                 return line, row
         except OSError as error:
@@ -141,27 +150,17 @@ class LineRows:
             ) from error
 
 
-def open_jsonl(path: Path, label: str, limit_mb: int) -> LineRows:
-    return LineRows(path, label, limit_mb, _json_rows)
+def open_jsonl(
+    path: Path, label: str, limit_mb: int, on_bad_row: OnBadRow | None = None
+) -> LineRows:
+    return LineRows(path, label, limit_mb, _json_rows, on_bad_row=on_bad_row)
 
 
-def open_csv(path: Path, label: str, limit_mb: int) -> LineRows:
+def stream_jsonl(
+    path: Path, label: str, limit_mb: int, on_bad_row: OnBadRow | None = None
+) -> Iterator[StreamedRow]:
     with reading(label), path.open("rb") as file:
-        reader = LineReader(file, label, limit_mb)
-        columns = _read_header(reader)
-    start = (reader.offset, reader.line)
-    return LineRows(path, label, limit_mb, partial(_csv_rows, columns=columns), start)
-
-
-def stream_jsonl(path: Path, label: str, limit_mb: int) -> Iterator[StreamedRow]:
-    with reading(label), path.open("rb") as file:
-        yield from streamed(_json_rows(LineReader(file, label, limit_mb)), label)
-
-
-def stream_csv(path: Path, label: str, limit_mb: int) -> Iterator[StreamedRow]:
-    with reading(label), path.open("rb") as file:
-        reader = LineReader(file, label, limit_mb)
-        yield from streamed(_csv_rows(reader, columns=_read_header(reader)), label)
+        yield from streamed(_json_rows(LineReader(file, label, limit_mb), on_bad_row), label)
 
 
 def streamed(rows: Rows, label: str) -> Iterator[StreamedRow]:
@@ -173,8 +172,12 @@ def streamed(rows: Rows, label: str) -> Iterator[StreamedRow]:
         raise no_rows(label)
 
 
-def no_rows(label: str) -> DataError:
-    return DataError(f"{label}: has no rows; add at least one, or choose another file")
+class NoRows(DataError):
+    """A file without rows."""
+
+
+def no_rows(label: str) -> NoRows:
+    return NoRows(f"{label}: has no rows; add at least one, or choose another file")
 
 
 @contextmanager
@@ -214,75 +217,31 @@ def checked(row: object, text: str, error: Callable[[str], DataError]) -> Row:
     return row
 
 
-def _json_rows(reader: LineReader) -> Rows:
+def _json_rows(reader: LineReader, on_bad_row: OnBadRow | None) -> Rows:
     while True:
         offset = reader.offset
-        text = next(reader, None)
-        if text is None:
-            return
-        if not text.strip():
-            continue
         try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise reader.error(
-                f"is not JSON: {error.msg}; each line must be one JSON object", column=error.colno
-            ) from error
-        except (RecursionError, ValueError) as error:
-            raise reader.error(f"cannot be read: {error}") from error
-        yield offset, reader.line, checked(row, text, reader.error)
+            text = next(reader, None)
+            if text is None:
+                return
+            if not text.strip():
+                continue
+            row = _json_row(text, reader)
+        except DataError as error:
+            if on_bad_row is None:
+                raise
+            on_bad_row(error)
+        else:
+            yield offset, reader.line, row
 
 
-def _read_header(reader: LineReader) -> Sequence[str]:
-    columns = next((cells for _, _, cells in _csv_cells(reader)), None)
-    if columns is None:
-        raise DataError(f"{reader.label}: is empty; the first line must name the columns")
-    for number, column in enumerate(columns, 1):
-        if not column.strip() or _is_number(column):
-            raise reader.error(
-                f"has no header: column {number} is called {column!r}; the first line must name "
-                "the columns, such as prompt,completion"
-            )
-        if column in columns[: number - 1]:
-            raise reader.error(f"two columns are called {column!r}; rename one")
-    return columns
-
-
-def _csv_rows(reader: LineReader, *, columns: Sequence[str]) -> Rows:
-    for offset, line, cells in _csv_cells(reader):
-        if len(cells) != len(columns):
-            raise reader.error(
-                f"has {len(cells)} columns where the header names {len(columns)} "
-                f"({', '.join(columns)}); put values with commas, quotes or line breaks between "
-                "double quotes",
-                line,
-            )
-        yield offset, line, dict(zip(columns, cells, strict=True))
-
-
-def _csv_cells(reader: LineReader) -> Iterator[tuple[int, int, list[str]]]:
-    # the csv module reads no line before it needs it, so the offsets are right
-    records = csv.reader(reader, strict=True)
-    while True:
-        offset = reader.offset
-        line = reader.line + 1
-        try:
-            cells = next(records, None)
-        except csv.Error as error:
-            raise reader.error(
-                f"is not CSV: {error}; check where a double quote opens and closes (a value of "
-                f"more than {csv.field_size_limit():,} characters needs JSONL)",
-                line,
-            ) from error
-        if cells is None:
-            return
-        if cells:
-            yield offset, line, cells
-
-
-def _is_number(text: str) -> bool:
+def _json_row(text: str, reader: LineReader) -> Row:
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        row = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise reader.error(
+            f"is not JSON: {error.msg}; each line must be one JSON object", column=error.colno
+        ) from error
+    except (RecursionError, ValueError) as error:
+        raise reader.error(f"cannot be read: {error}") from error
+    return checked(row, text, reader.error)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kitchen.errors import DataError
+
 Row = Mapping[str, Any]
+OnBadRow = Callable[[DataError], None]  # takes the error of a row that is left out
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class DatasetInfo:
     size: int | None = None  # bytes of its files
     license: str = ""
     about: str = ""  # a sentence or two
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each split, if there are
+    not_read: Sequence[str] = ()  # other files of the data set, which are not taken for data
 
 
 class Dataset(Protocol):
@@ -67,12 +72,27 @@ class DatasetStore(Protocol):
         """Return the facts about a data set that need no reading of its rows."""
         ...
 
-    def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
-        """Return all rows by index; memory does not grow with their size."""
+    def load(
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        revision: str | None = None,
+        on_bad_row: OnBadRow | None = None,
+    ) -> Dataset:
+        """Return all rows by index; memory does not grow with their size.
+
+        With `on_bad_row`, rows that cannot be read are given to it and left out, where possible.
+        """
         ...
 
     def stream(
-        self, name: str, *, split: str = "train", revision: str | None = None
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        revision: str | None = None,
+        on_bad_row: OnBadRow | None = None,
     ) -> Iterator[StreamedRow]:
         """Yield the rows in order; each is read when it is needed, and none is retained."""
         ...

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from kitchen.config.splits import shortened
 from kitchen.errors import ConfigError
 from kitchen.ports import Dataset, DatasetStore
 from kitchen.stage import Stage
@@ -21,6 +22,7 @@ from stages.data.views import select
 
 T = TypeVar("T")
 DEFAULT_DATASET = "ingredients"
+ROWS_COLUMNS = ("split", "are", "rows", "of", "files")
 
 
 @dataclass(frozen=True)
@@ -115,14 +117,23 @@ def load_splits(reader: DatasetReader) -> LoadedDataset:
     train = reader.training_rows(rows[train_split], held_out_indices)
     parts = [(train_split, "trained on", train)]
     parts += [(split, "held out", data) for split, data in held_out.items()]
-    table_rows = tuple(
+    counts = [
         (split, use, f"{len(data):,}", f"{len(rows.get(split, rows[train_split])):,}")
         for split, use, data in parts
-    )
-    commit = reader.store.info(reader.dataset).revision
-    title = f"Rows of {reader.dataset}{f' at {commit}' if commit else ''}"
-    table = Table(title, ("split", "are", "rows", "of"), table_rows)
-    return LoadedDataset(train_split, train, held_out, facts, table)
+    ]
+    return LoadedDataset(train_split, train, held_out, facts, _rows_table(reader, counts))
+
+
+def _rows_table(reader: DatasetReader, counts: Sequence[tuple[str, str, str, str]]) -> Table:
+    """Return a table of the split of each set, with the files that were taken for it."""
+    info = reader.store.info(reader.dataset)
+    rows = [(*count, shortened(info.files.get(count[0], ()))) for count in counts]
+    for split in reader.roles().unused:
+        rows.append((split, "not used", "", "", shortened(info.files.get(split, ()))))
+    if info.not_read:
+        rows.append(("", "not read", "", "", shortened(info.not_read)))
+    title = f"Rows of {info.name}{f' at {info.revision}' if info.revision else ''}"
+    return Table(title, ROWS_COLUMNS, tuple(rows))
 
 
 class Epochs(Stage):

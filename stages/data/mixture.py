@@ -14,7 +14,13 @@ from kitchen.types import Batch, Datum, Facts, LossOutput, Metrics, Price, Table
 from stages.chat.conversations import Conversation, TrainRows, parse_conversation
 from stages.chat.render import RenderDataset, TrainData
 from stages.chat.token_cost import token_cost_rows
-from stages.data.dataset import HeldOut, LoadedDataset, load_splits, normalise_weights
+from stages.data.dataset import (
+    ROWS_COLUMNS,
+    HeldOut,
+    LoadedDataset,
+    load_splits,
+    normalise_weights,
+)
 from stages.data.splits import DataConfig, DatasetReader, ParsedRows
 
 MixtureWeights = Mapping[str, float]  # by data set; only their ratios matter
@@ -79,7 +85,7 @@ class LoadMixture(Stage):
             for key, value in dataset.facts.items():
                 facts[key.replace("data.", f"data.{name}.", 1)] = value
             table_rows += [(name, *row) for row in dataset.table.rows]
-        table = Table("Rows", ("data set", "split", "are", "rows", "of"), tuple(table_rows))
+        table = Table("Rows", ("data set", *ROWS_COLUMNS), tuple(table_rows))
         return MixtureRows(train), HeldOut(held_out), facts, table
 
     preview = run

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PositiveInt
 
-from kitchen.errors import ConfigError, DataError, did_you_mean
+from kitchen.config.splits import SplitRoles, assign_splits
+from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
 from stages.chat.conversations import parse_conversation
 from stages.data.views import rename, select
@@ -29,9 +30,11 @@ Indices = npt.NDArray[np.int64]
 class DataConfig:
     """Choice of the rows to read from a data set, and their column names."""
 
-    # split to train on; null for the first, which is "train" if there is one
+    # split to train on; null for "train", or the only one that is not held out by its name, such as
+    # test, dev or validation
     train: str | None = None
-    test: tuple[str, ...] | None = None  # held-out splits; null for all other splits
+    # held-out splits; null for all others, without further ones to train on, such as train_small
+    test: tuple[str, ...] | None = None
     # maximum number of training rows, taken from the top; null for all
     limit: PositiveInt | None = None
     # share of the rows to hold out if there is no held-out split
@@ -72,19 +75,18 @@ class DatasetReader:
 
     def splits(self) -> tuple[str, tuple[str, ...]]:
         """Return the training split and the held-out ones; raises DataError for unknown splits."""
-        available = tuple(self.store.splits(self.dataset))
-        train = self.config.train or available[0]
-        if self.config.test is None:
-            test = tuple(split for split in available if split != train)
-        else:
-            test = self.config.test
-        check_splits(self.dataset, (train, *test), available)
-        if train in test:
+        roles = self.roles()
+        if roles.train in roles.held_out:
             raise DataError(
-                f"{self.dataset}: the split {train!r} is both trained on and held out; "
+                f"{self.dataset}: the split {roles.train!r} is both trained on and held out; "
                 "choose others (reading.train, reading.test)"
             )
-        return train, test
+        return roles.train, roles.held_out
+
+    def roles(self) -> SplitRoles:
+        """Return the roles of all splits; raises DataError for unknown splits."""
+        info = self.store.info(self.dataset)
+        return assign_splits(info, self.config.train, self.config.test)
 
     def open(self, split: str, count: int) -> Dataset:
         """Open a split; a stream is read up to `count` rows and those that may be held out."""
@@ -122,13 +124,6 @@ class DatasetReader:
             f"{self.dataset}: reading.held_out={self.config.held_out} of {rows} rows holds "
             f"{count} out; at least one row must be held out and one trained on: {fix}"
         )
-
-
-def check_splits(dataset: str, splits: Iterable[str], available: Sequence[str]) -> None:
-    """Raise DataError for a split that the data set does not have."""
-    for split in splits:
-        if split not in available:
-            raise DataError(f"{dataset} has no split {split!r}; {did_you_mean(split, available)}")
 
 
 def rename_columns(data: Dataset, columns: Mapping[str, str]) -> Dataset:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from kitchen.artifacts.weights import find_weights
+from kitchen.config.splits import assign_splits, is_training
+from kitchen.errors import DataError
 from kitchen.ports import BlobStore, Dataset, DatasetStore, ModelCatalog, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval, pass_at, ratio_bootstrap
@@ -15,7 +17,7 @@ from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, token_cost_rows
 from stages.data.dataset import HeldOut
-from stages.data.splits import ParsedRows, check_splits, rename_columns, sample_rows
+from stages.data.splits import ParsedRows, rename_columns, sample_rows
 from stages.evaluate.evaluation import (
     GREEDY,
     DecodingConfig,
@@ -31,7 +33,7 @@ from stages.evaluate.graded_answers import GradedAnswer, failure_counts
 
 
 class LoadHeldOut(Stage):
-    """Read the splits to evaluate on: all but "train", or "train" if there is no other."""
+    """Read the splits to evaluate on: the held-out ones, or all if none is held out."""
 
     dataset: str
     splits: tuple[str, ...] | None = None  # None for the default
@@ -49,8 +51,8 @@ class LoadHeldOut(Stage):
             sets[split] = tuple(ParsedRows(chosen, parse_conversation))
             facts[f"data.{split}.sha256"] = data.fingerprint
             table_rows.append((split, f"{len(chosen):,} of {len(data):,}"))
-        if not self.splits and "train" in sets:
-            warning = "; it is the only split, so the model may have been trained on it"
+        if not self.splits and any(is_training(split) for split in sets):
+            warning = "; no split is held out, so the model may have been trained on it"
             table_rows = [(split, count + warning) for split, count in table_rows]
         table = Table(f"Evaluation data of {self.dataset}", ("split", "rows"), tuple(table_rows))
         return HeldOut(sets), facts, table
@@ -64,10 +66,18 @@ class LoadHeldOut(Stage):
 def held_out_splits(
     store: DatasetStore, dataset: str, splits: Sequence[str] | None
 ) -> Sequence[str]:
-    """Return the splits, by default all but "train", or "train"; raises DataError if unknown."""
-    available = tuple(store.splits(dataset))
-    check_splits(dataset, splits or (), available)
-    return splits or [split for split in available if split != "train"] or available
+    """Return the splits, by default the held-out ones, or all if none is held out.
+
+    Raises DataError if a split is unknown.
+    """
+    info = store.info(dataset)
+    if splits:
+        return assign_splits(info, next(iter(info.splits)), splits).held_out
+    try:
+        held_out = assign_splits(info).held_out
+    except DataError:  # no split is one to train on
+        held_out = ()
+    return held_out or tuple(info.splits)
 
 
 def sample_and_rename(

@@ -15,6 +15,8 @@ from kitchen.config.adapters import adapter_class, build
 from kitchen.config.discovery import add_cwd_to_path
 from kitchen.config.extras import check_installed
 from kitchen.config.request import AdapterChoice
+from kitchen.config.splits import SplitRoles, assign_splits, is_held_out, shortened
+from kitchen.errors import DataError
 from kitchen.ports import DatasetInfo, DatasetStore, StreamedRow
 from kitchen.types import Table
 
@@ -44,20 +46,48 @@ def show_data(query: DataQuery, adapters: AdapterChoice, *, json: bool) -> int:
     """
     store = _store(adapters)
     info = store.info(query.name)
-    split = query.split or next(iter(info.splits))
+    roles, problem = _roles(info)
+    split = query.split or (roles.train if roles else next(iter(info.splits)))
     rows = list(islice(store.stream(query.name, split=split), query.rows))
     columns = _columns(rows)
     if json:
         listed = [vars(row) for row in rows]
-        print(as_json({**vars(info), "split": split, "columns": columns, "rows": listed}))
+        facts = {**vars(info), "roles": vars(roles) if roles else None, "split": split}
+        print(as_json({**facts, "columns": columns, "rows": listed}))
         return 0
     out = console()
-    for shown in _tables(info, split, columns, rows):
+    for shown in (_splits_table(info, roles), *_tables(info, split, columns, rows)):
         out.print(table(shown))
         out.print()
+    if problem:
+        out.print(problem, soft_wrap=True)
     out.print("to see what would be trained on, or which columns to rename:")
     out.print(f"  {_preview_command(query.name, adapters)}", soft_wrap=True)
     return 0
+
+
+def _roles(info: DatasetInfo) -> tuple[SplitRoles | None, str]:
+    """Return what a run without settings does with each split, or why it would be refused."""
+    try:
+        return assign_splits(info), ""
+    except DataError as error:
+        return None, str(error)
+
+
+def _splits_table(info: DatasetInfo, roles: SplitRoles | None) -> Table:
+    """Return a table of the splits, their roles and files, and of the files that are not data."""
+    rows = []
+    for split, count in info.splits.items():
+        use = "held out" if roles is None and is_held_out(split) else "?"
+        if roles is not None:
+            use = "not used"
+            use = "held out" if split in roles.held_out else use
+            use = "trained on" if split == roles.train else use
+        files = shortened(info.files.get(split, ()))
+        rows.append((split, use, "" if count is None else f"{count:,}", files))
+    if info.not_read:
+        rows.append(("", "not read", "", shortened(info.not_read)))
+    return Table("Splits", ("split", "are", "rows", "files"), tuple(rows))
 
 
 def _preview_command(name: str, adapters: AdapterChoice) -> str:
@@ -101,11 +131,7 @@ def _type_name(value: Any) -> str:
 def _tables(
     info: DatasetInfo, split: str, columns: Mapping[str, str], rows: Sequence[StreamedRow]
 ) -> Iterator[Table]:
-    splits = [
-        name if count is None else f"{name} ({count:,} rows)" for name, count in info.splits.items()
-    ]
     facts = (
-        ("splits", ", ".join(splits)),
         ("size", "" if info.size is None else f"{info.size / 1e6:,.1f} MB"),
         ("revision", info.revision or ""),
         ("licence", info.license),

@@ -13,6 +13,7 @@ from kitchen.errors import DataError
 from tests.support.imports import HEAVY, imported_by
 
 ROWS = [{"prompt": "2+2", "completion": "4"}, {"prompt": 'né\n"e"', "completion": ""}]
+CSV_ROWS = [ROWS[0], {**ROWS[1], "completion": None}]  # an empty cell is a missing value
 JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
 CSV = 'prompt,completion\n2+2,4\n"né\n""e""",\n'
 
@@ -57,7 +58,8 @@ def test_rows_places_and_fingerprint(
 ) -> None:
     data = put(tmp_path, name, content).load(name)
     assert len(data) == 2
-    assert [data[1], data[0]] == ROWS[::-1]
+    rows = CSV_ROWS if name.endswith(".csv") else ROWS
+    assert [data[1], data[0]] == rows[::-1]
     assert tuple(data.where(index) for index in range(2)) == places
     assert data.fingerprint == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
     with pytest.raises(IndexError):
@@ -127,7 +129,8 @@ def test_stream_checks_nothing_ahead(tmp_path: Path, name: str, content: str | b
     with pytest.raises(DataError):
         store.load(name)
     stream = store.stream(name)
-    assert [next(stream).row, next(stream).row] == ROWS
+    rows = CSV_ROWS if name.endswith(".csv") else ROWS
+    assert [next(stream).row, next(stream).row] == rows
     with pytest.raises(DataError, match=rf"{name}:\d"):
         next(stream)
 
@@ -209,7 +212,8 @@ def test_info_does_not_read_the_rows(tmp_path: Path) -> None:
         ("e.csv", "", r"e\.csv: is empty"),
         ("e.csv", "a,b\n", r"e\.csv: has no rows"),
         ("h.csv", "1,2\n3,4\n", r"h\.csv:1: has no header: column 1 is called '1'"),
-        ("h.csv", "a,\n3,4\n", r"h\.csv:1: has no header: column 2"),
+        ("h.csv", ",\n3,4\n", r"h\.csv:1: has no header: column 1"),
+        ("h.csv", "a,\n3,4\n", r"h\.csv:2: has a value in column 2, which has no name"),
         ("h.csv", "a,b,a\n1,2,3\n", r"h\.csv:1: two columns are called 'a'"),
         (
             "w.csv",
@@ -249,7 +253,7 @@ def test_unknown_names_are_errors(tmp_path: Path) -> None:
         "deep/pair.csv": r"did you mean 'deep/pairs\.csv'",
         "./dep": r"did you mean '\./deep'",
         "nope/pair.csv": "nor the folder",
-        "notes": r"notes: the folder has no splits; .*train\.jsonl",
+        "notes": r"notes: the folder has no splits \(not read as data: readme\.md\); .*train\.jsonl",
     }.items():
         with pytest.raises(DataError, match=message):
             store.splits(name)

@@ -215,7 +215,7 @@ def test_an_evaluation_renders_as_the_run_was_trained() -> None:
 
 def test_a_single_split_is_evaluated_with_a_warning() -> None:
     shown = output(0, "eval", "dish", "--dataset", "one_split.jsonl", *AS_TEXT)
-    assert "12 of 12; the only split" in shown
+    assert "12 of 12; no split is held out" in shown
     assert "1.000 [0.758, 1.000]" in shown
 
 

@@ -157,6 +157,6 @@ def test_table_reports_rows_used() -> None:
     *_, table = LoadDataset("many", DataConfig(held_out_rows=5), max_rows=32).run(rows(200))
     assert table.title == "Rows of many"
     assert table.rows == (
-        ("train", "trained on", "32", "200"),
-        ("held_out", "held out", "5", "200"),
+        ("train", "trained on", "32", "200", ""),
+        ("held_out", "held out", "5", "200", ""),
     )
