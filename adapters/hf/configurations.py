@@ -28,6 +28,8 @@ _RETRY_CHUNK = 10 << 20  # bytes of JSON, the default of `datasets`
 _STREAM_CHUNK = 4 << 20  # bytes of JSON; it takes six times as much memory
 # `datasets` would open archives, and rejects a loading script beside data
 _SKIPPED = (".py", ".zip")
+# how pandas, Excel and MySQL write a missing value in CSV
+_MISSING = ("", "NaN", "nan", "<NA>", "#N/A", "\\N")
 _LOCATION_KEYS = ("config_name", "data_files", "data_dir", "default")
 
 
@@ -168,7 +170,7 @@ def _split_files(builder: Any, root: Path) -> Mapping[str, Sequence[str]]:
 
 
 def _read_as_text(builder: Any) -> None:
-    """Read every value of a CSV as text, as the local data sets do.
+    """Read every value of a CSV as text, and empty cells as null, as the local data sets do.
 
     `datasets` would read 007 as 7 and NA as null.
     """
@@ -182,10 +184,25 @@ def _read_as_text(builder: Any) -> None:
             config.features = None
             for _, table in islice(generate(base_files, [files]), 1):
                 config.features = Features(dict.fromkeys(table.column_names, Value("string")))
-            yield from generate(base_files, [files])
+            for key, table in generate(base_files, [files]):
+                yield key, _without_empty_cells(table)
 
     config.na_filter = False
     builder._generate_tables = generate_text
+
+
+def _without_empty_cells(table: Any) -> Any:
+    """Return a table of text in which missing values are null, as the local data sets have them."""
+    import pyarrow
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    missing = pyarrow.array(_MISSING)
+    columns = []
+    for column in table.columns:
+        is_missing = compute.is_in(compute.utf8_trim_whitespace(column), value_set=missing)
+        columns.append(compute.if_else(is_missing, None, column))
+    return pyarrow.table(columns, schema=table.schema)
 
 
 def find_broken_line(names: Sequence[str], paths: Sequence[Path]) -> str | None:

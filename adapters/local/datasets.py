@@ -86,7 +86,7 @@ class LocalDatasets:
             size=size,
             license="Apache-2.0" if name in PACKAGED else "",
             about=ABOUT.get(name, ""),
-            files={split: tuple(dict(files)) for split, files in found.files.items()},
+            files={split: _names(name, files) for split, files in found.files.items()},
             not_read=found.not_read,
         )
 
@@ -194,6 +194,12 @@ class LocalDatasets:
         return DataError(
             f"{name}: there is no such file or folder; {did_you_mean(name, [*PACKAGED, *others])}"
         )
+
+
+def _names(name: str, files: SplitFiles) -> Sequence[str]:
+    """Return the names of files within their folder; none for a data set that is one file."""
+    folder = name.rstrip("/") + "/"
+    return tuple(label.removeprefix(folder) for label, _ in files if label != name)
 
 
 def _size(files: SplitFiles) -> int:

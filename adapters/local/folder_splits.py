@@ -28,7 +28,10 @@ _SHARD_OF = re.compile(
     r"(?P<split>.*?)[-_. ]*(?P<number>\d+)[-_ ]?of[-_ ]?(?P<count>\d+)([-_.][0-9a-f]{8,})?", re.I
 )
 _SPARK_PART = re.compile(r"(?P<split>part)-(?P<number>\d+)-[0-9a-f]{8}-[0-9a-f-]{27}.*", re.I)
-_NUMBERED = re.compile(r"(?P<split>.*?)[-_. ]*(?P<number>\d+)")
+# train-1, train1 and test-1, but not test1: two held-out sets are not joined so easily
+_NUMBERED = re.compile(
+    r"(?P<split>.*?)([-_. ]+(?P<number>\d+)|(?<!\d)(?P<digits>\d+))",
+)
 _MAX_SIDE_FILE = 1_000_000  # bytes of a JSON file that is read to see whether it holds rows
 _MAX_DEPTH = 3  # folders within folders
 SplitFiles = Sequence[tuple[str, Path]]  # label for messages, and file
@@ -119,11 +122,15 @@ def _shard(path: Path) -> _Shard:
         if not (match := pattern.fullmatch(path.stem)):
             continue
         parts = match.groupdict()
-        count = parts.get("count")
-        words = words_of(parts["split"])
-        if count or not words or not (_SPLIT_WORDS | _SHARD_WORDS).isdisjoint(words):
-            number = int(parts["number"])
-            return _Shard(path, parts["split"] or "train", number, int(count) if count else None)
+        number, count, split = parts["number"], parts.get("count"), parts["split"]
+        words = words_of(split)
+        if number is None:
+            number = parts["digits"]
+            is_part = not words or not (TRAIN_WORDS | _SHARD_WORDS).isdisjoint(words)
+        else:
+            is_part = not words or not (_SPLIT_WORDS | _SHARD_WORDS).isdisjoint(words)
+        if count or is_part:
+            return _Shard(path, split or "train", int(number), int(count) if count else None)
     return _Shard(path, path.stem)
 
 

@@ -9,6 +9,11 @@ from typing import Any
 from kitchen import ports
 from kitchen.errors import DataError, did_you_mean
 from kitchen.ports.datasets import Row
+from stages.chat.text_columns import (
+    list_from_text,
+    messages_from_dialogue,
+    messages_from_text,
+)
 
 ROLES: Mapping[str, str] = {
     "system": "system",
@@ -90,7 +95,17 @@ def parse_conversation(row: Row, where: str) -> Conversation:
     _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
     known = f"{'; '.join(FORMATS)}{_rename_hint(row, 'prompt')}"
-    raise DataError(f"{where}: no known format in the row {{{shown}}}. Formats: {known}")
+    hint = _delimiter_hint(row)
+    raise DataError(f"{where}: no known format in the row {{{shown}}}{hint}. Formats: {known}")
+
+
+def _delimiter_hint(row: Row) -> str:
+    """Return advice for a row whose columns were not told apart when its file was read."""
+    for name in row:
+        for delimiter, mark in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
+            if len(row) == 1 and delimiter in name:
+                return f"; its values are separated by {mark}: save the file with commas"
+    return ""
 
 
 def _check_label(row: Row, where: str) -> None:
@@ -111,7 +126,8 @@ def _check_incomplete(row: Row, where: str) -> None:
         missing = [field for field in fields if row.get(field) is None]
         if 0 < len(missing) < len(fields):
             present = ", ".join(repr(field) for field in fields if field not in missing)
-            problem = "is null" if missing[0] in row else "is missing"
+            # a cell of CSV is null if it is empty or NaN
+            problem = "is null (or an empty cell)" if missing[0] in row else "is missing"
             raise DataError(
                 f"{where}: the row has {present}, but {missing[0]!r} {problem}; add it, or drop "
                 f"the row{_rename_hint(row, missing[0])}"
@@ -122,12 +138,17 @@ def parse_completion(row: Row, field: str, where: str) -> Conversation:
     """Parse the `prompt` of a row and the answer in `field`, each text or a list of messages.
 
     A list that repeats the prompt before its last message, or that has no prompt beside it, is the
-    whole conversation; a list that continues the prompt begins with the assistant. Raises DataError
-    as `parse_conversation` does.
+    whole conversation; a list that continues the prompt begins with the assistant. A text such as
+    "\\n\\nHuman: ...\\n\\nAssistant: ..." is a whole conversation too. Raises DataError as
+    `parse_conversation` does.
     """
     has_prompt = row.get("prompt") not in (None, "", [])
     prompt = _messages_of(row, "prompt", "user", where) if has_prompt else ()
-    answer = _messages_of(row, field, "assistant", where)
+    dialogue = messages_from_dialogue(row[field]) if isinstance(row[field], str) else None
+    if dialogue is None:
+        answer = _messages_of(row, field, "assistant", where)
+    else:
+        answer = _parse_messages(dialogue, field, where)
     if len(answer) == 1 and not prompt:
         raise DataError(
             f"{where}: {field!r} is only an answer, but 'prompt' is missing; add it, or drop the "
@@ -200,15 +221,30 @@ def _instruction(row: Row, where: str) -> tuple[Message, ...]:
 
 
 def _messages_of(row: Row, field: str, role: str, where: str) -> tuple[Message, ...]:
-    if isinstance(row[field], list | tuple):
-        return _message_list(row, field, where)
-    return (Message(role, _text(row[field], field, where)),)
+    """Parse a text, or a list of messages, which may be JSON in a text."""
+    value = row[field]
+    messages = messages_from_text(value) if isinstance(value, str) else value
+    if isinstance(messages, list | tuple):
+        return _parse_messages(messages, field, where)
+    return (Message(role, _text(value, field, where)),)
 
 
 def _message_list(row: Row, field: str, where: str) -> tuple[Message, ...]:
     items = row[field]
+    if isinstance(items, str):
+        items = list_from_text(items)
+        if items is None:
+            raise DataError(
+                f"{where}: {field} is text, not a list of messages, nor one as JSON, such as "
+                '[{"role": "user", "content": "..."}, ...]; write it as a list, or rename the '
+                f"column (reading.columns.{field}=other)"
+            )
     if not isinstance(items, list | tuple):
         raise DataError(f"{where}: {field} is {_kind(items)}, not a list of messages")
+    return _parse_messages(items, field, where)
+
+
+def _parse_messages(items: Sequence[Any], field: str, where: str) -> tuple[Message, ...]:
     if not items:
         raise DataError(f"{where}: {field} is empty; a conversation has at least one message")
     return tuple(_message(item, f"{field}[{index}]", where) for index, item in enumerate(items))
