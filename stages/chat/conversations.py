@@ -100,7 +100,7 @@ def parse_conversation(row: Row, where: str) -> Conversation:
 
 
 def _delimiter_hint(row: Row) -> str:
-    """Return advice for a row whose columns were not told apart when its file was read."""
+    """Return advice for a row whose columns were read as one, for want of the right delimiter."""
     for name in row:
         for delimiter, mark in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
             if len(row) == 1 and delimiter in name:

@@ -15,7 +15,32 @@ def info(*splits: str, not_read: tuple[str, ...] = ()) -> DatasetInfo:
 
 @pytest.mark.parametrize(
     "name",
-    ["test", "TEST", "test1", "gsm8k_test", "test_sft", "testSet", "my-test-data", "dev", "dev_clean", "devset", "val", "val2017", "valid", "validation", "evaluation", "eval_small", "held_out", "held-out", "heldOut", "heldout", "hold_out", "holdout", "train_test", "validation-00"],
+    [
+        "test",
+        "TEST",
+        "test1",
+        "gsm8k_test",
+        "test_sft",
+        "testSet",
+        "my-test-data",
+        "dev",
+        "dev_clean",
+        "devset",
+        "val",
+        "val2017",
+        "valid",
+        "validation",
+        "evaluation",
+        "eval_small",
+        "held_out",
+        "held-out",
+        "heldOut",
+        "heldout",
+        "hold_out",
+        "holdout",
+        "train_test",
+        "validation-00",
+    ],
 )
 def test_names_of_held_out_splits(name: str) -> None:
     assert is_held_out(name)

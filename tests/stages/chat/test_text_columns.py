@@ -39,7 +39,9 @@ def test_pairs_of_messages_as_text_are_read() -> None:
     assert (pair.chosen.messages[-1].content, pair.rejected.messages[-1].content) == ("No.", "Yes.")
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", '["a"]', "[sic] he said", '[{"name": "salt"}]', "[]"])
+@pytest.mark.parametrize(
+    "text", ["[1, 2]", '["a"]', "[sic] so he wrote", '[{"name": "salt"}]', "[]"]
+)
 def test_other_lists_stay_text(text: str) -> None:
     assert (
         parse_conversation({"prompt": text, "completion": text}, "d:1").messages[1].content == text
