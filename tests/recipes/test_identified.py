@@ -118,6 +118,7 @@ def test_other_weights_are_refused_wherever_the_run_was_stopped(
     from_call = whole.calls - whole.stages[::-1].index(FIRST[name])
     # the last call of each stage
     stops = {title: at for at, title in enumerate(whole.stages, 1) if at >= from_call}.values()
+    assert stops
     for at in stops:
         with pytest.raises(RunFailed, match="Killed"):
             kitchen.run(

@@ -662,6 +662,7 @@ def test_file_urls_are_valid_only_as_signed(client: Client) -> None:
     urls = client.get(
         f"training_runs/{run}/checkpoints/{kind}/{name}/external_weights_urls"
     ).json()["urls"]
+    assert urls
     for url in urls.values():
         assert client.http.get(url).status_code == 200
         assert client.http.get(url[:-1] + ("0" if url[-1] != "0" else "1")).status_code == 404

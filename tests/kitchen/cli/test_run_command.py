@@ -158,23 +158,28 @@ def test_malformed_data_ends_with_3_and_names_its_line(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "settings", "fix"),
-    [
-        ([ROW] * 4, (), "reading.held_out=0.25"),
-        ([ROW] * 4, ("reading.held_out=0.9",), "reading.held_out=0.75"),
-        ([ROW], (), ""),
-        (['{"question": "a"}'], (), ""),
-    ],
+    ("settings", "fix"),
+    [((), "reading.held_out=0.25"), (("reading.held_out=0.9",), "reading.held_out=0.75")],
 )
 def test_too_little_data_names_a_setting_that_works(
-    here: Path, rows: list[str], settings: tuple[str, ...], fix: str
+    here: Path, settings: tuple[str, ...], fix: str
 ) -> None:
-    (here / "rows.jsonl").write_text("\n".join(rows))
+    (here / "rows.jsonl").write_text("\n".join([ROW] * 4))
     arguments = ("run", *SMALL, "dataset=rows.jsonl")
-    shown = output(3, *arguments, *settings)
-    assert f"set {fix}" in shown if fix else "rows" in shown
-    if fix:
-        output(0, *arguments, fix, "evaluation.metric=loss")
+    assert f"set {fix}" in output(3, *arguments, *settings)
+    output(0, *arguments, fix, "evaluation.metric=loss")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (ROW, "of 1 rows holds 0 out; at least one row must be held out and one trained on"),
+        ('{"question": "a"}', "rows.jsonl:1: no known format in the row {question: 'a'}"),
+    ],
+)
+def test_a_single_row_cannot_be_split(here: Path, row: str, reason: str) -> None:
+    (here / "rows.jsonl").write_text(row)
+    assert reason in output(3, "run", *SMALL, "dataset=rows.jsonl")
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
@@ -220,7 +225,9 @@ def test_the_suggested_resume_command_works(
 def test_a_run_in_memory_is_not_resumable() -> None:
     command = ("run", "recipes.soup", *FAKE, "--runs", "memory://soup")
     assert "record   memory://soup/soup-" in output(0, *command)
-    assert "kitchen resume" not in output(1, *command, "wrong=bug")
+    shown = output(1, *command, "wrong=bug")
+    assert "stored in memory" in shown
+    assert "kitchen resume" not in shown
 
 
 def test_the_root_of_a_named_adapter_is_used(here: Path) -> None:

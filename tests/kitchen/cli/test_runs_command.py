@@ -33,7 +33,7 @@ def test_runs_are_listed_shown_and_resumed(here: Path) -> None:
     assert f"kitchen resume {run} --runs pots" in output(1, "resume", run, *where)
     assert "attempts  2" in output(0, "runs", "show", run, *where)
     assert f"did you mean '{run}'?" in output(2, "runs", "show", run[:-1], *where)
-    assert run in output(2, "resume", run)
+    assert f"there is no run '{run}'" in output(2, "resume", run)
 
 
 @pytest.mark.parametrize("command", [("resume",), ("runs", "show")])

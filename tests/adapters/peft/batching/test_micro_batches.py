@@ -56,8 +56,9 @@ def test_padding_counts_against_the_budget(lengths: list[int], budget: int) -> N
 
 
 def test_groups_stay_together_and_in_order() -> None:
-    sequences = random_sequences(24)
-    for batch in pack(sequences, 200, group=4):
+    batches = pack(random_sequences(24), 200, group=4)
+    assert sorted(index for batch in batches for index in batch) == list(range(24))
+    for batch in batches:
         assert [index % 4 for index in batch] == [0, 1, 2, 3] * (len(batch) // 4)
         assert all(
             batch[place] // 4 == batch[place - place % 4] // 4 for place in range(len(batch))
@@ -162,6 +163,7 @@ def test_micro_batching_changes_no_gradient(
 def test_gradients_accumulate_over_calls(opened: Opened, weighted: list[Datum]) -> None:
     whole = gradient(opened(dtype="float64"), weighted)
     parts = gradient(opened(dtype="float64"), weighted[:1], weighted[1:4], weighted[4:])
+    assert any(numbers.any() for numbers in whole.values())
     for name, expected in whole.items():
         np.testing.assert_allclose(parts[name], expected, rtol=0, atol=1e-9, err_msg=name)
 
