@@ -41,6 +41,7 @@ def modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
 @cache
 def parsed(package: str) -> list[tuple[str, ast.Module]]:
     paths = sorted((ROOT / package).rglob("*.py"))
+    assert paths, f"{package} has no modules"
     return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths]
 
 

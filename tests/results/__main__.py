@@ -98,22 +98,28 @@ def main() -> int:
             if WORKS[name].reads_preferences and not cooking.preferences:
                 console.print(f"{name}, seed {seed}: skipped, because it needs --preferences FILE")
                 continue
-            run, measures = WORKS[name].measure(cooking)
-            attempts = read_run(LocalBlobs(str(options.runs)), run.id)["attempts"]
-            row = {
-                "work": name,
-                "seed": seed,
-                "settings": stamps[name],
-                "commit": (measured_at := commit_of(attempts)),
-                "date": date_of(measured_at),
-                **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}),
-                **measures,
-            }
+            row = measured(name, cooking, stamps[name])
             others = [other for other in rows() if (other["work"], other["seed"]) != (name, seed)]
             write(ROWS, "".join(json.dumps(entry) + "\n" for entry in (*others, row)))
             console.print(row)
             write(PAGE, page(current(rows(), stamps)))
     return 0
+
+
+def measured(name: str, cooking: Cooking, stamp: str) -> Row:
+    """Run a work with one seed; return its row."""
+    run, measures = WORKS[name].measure(cooking)
+    attempts = read_run(LocalBlobs(str(cooking.root)), run.id)["attempts"]
+    measured_at = commit_of(attempts)
+    return {
+        "work": name,
+        "seed": cooking.seed,
+        "settings": stamp,
+        "commit": measured_at,
+        "date": date_of(measured_at),
+        **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}),
+        **measures,
+    }
 
 
 def current(

@@ -712,19 +712,16 @@ def parts_of(work: str) -> Mapping[str, str]:
     """Return the code of a work's function and of all in this module that it uses, by name."""
     text = Path(__file__).read_text()
     body = ast.parse(text).body
-    methods = [each for kind in body if isinstance(kind, ast.ClassDef) for each in kind.body]
-    parts: dict[str, ast.stmt] = {
-        each.name: each
-        for each in (*body, *methods)
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    parts |= {
-        name.id: each
-        for each in body
-        if isinstance(each, ast.Assign)
-        for name in each.targets
-        if isinstance(name, ast.Name)
-    }
+    parts: dict[str, ast.stmt] = {}
+    for statement in body:
+        # a class stands for its methods
+        for each in statement.body if isinstance(statement, ast.ClassDef) else [statement]:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                parts[each.name] = each
+        if isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                if isinstance(target, ast.Name):
+                    parts[target.id] = statement
     found, left = dict[str, str](), [WORKS[work].measure.__name__]
     while left:
         if (name := left.pop()) in parts and name not in found:

@@ -5,10 +5,59 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.hub_server import HubServer
+
+UNSET = (
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "HF_HUB_OFFLINE",
+    "HF_HUB_CACHE",
+    "HF_DATASETS_CACHE",
+)
+
+
+def environment(url: str, home: Path) -> dict[str, str]:
+    return {
+        "HF_ENDPOINT": url,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+
+
+def hub_constants(url: str, home: Path) -> dict[str, Any]:
+    """Return constants of `huggingface_hub` as it reads them from the environment."""
+    return {
+        "ENDPOINT": url,
+        "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HOME": str(home),
+        "HF_HUB_CACHE": str(home / "hub"),
+        "HF_TOKEN_PATH": str(home / "token"),
+        "HF_STORED_TOKENS_PATH": str(home / "stored_tokens"),
+        "HF_HUB_DISABLE_XET": True,
+        "HF_HUB_DISABLE_TELEMETRY": True,
+        "HF_HUB_DISABLE_PROGRESS_BARS": True,
+    }
+
+
+def dataset_settings(url: str, home: Path) -> dict[str, Any]:
+    """Return settings of `datasets` as it reads them from the environment."""
+    return {
+        "HF_ENDPOINT": url,
+        "HUB_DATASETS_URL": url + "/datasets/{repo_id}/resolve/{revision}/{path}",
+        "HF_CACHE_HOME": str(home),
+        "HF_DATASETS_CACHE": home / "datasets",
+        "DOWNLOADED_DATASETS_PATH": str(home / "datasets" / "downloads"),
+        "EXTRACTED_DATASETS_PATH": str(home / "datasets" / "downloads" / "extracted"),
+        "HF_MODULES_CACHE": str(home / "modules"),
+        "HF_UPDATE_DOWNLOAD_COUNTS": False,
+    }
 
 
 @pytest.fixture
@@ -20,49 +69,17 @@ def hub_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubS
     no cache but one under tmp_path. Xet, whose storage this hub does not have, is off, and large
     files use LFS.
     """
-    hub, data = (
-        importlib.import_module(name) for name in ("huggingface_hub.constants", "datasets.config")
-    )
-    server = HubServer()
-    home = tmp_path / "huggingface"
-    switches = {
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_UPDATE_DOWNLOAD_COUNTS": "0",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }
-    for name, value in {"HF_ENDPOINT": server.url, "HF_HOME": str(home), **switches}.items():
+    # imported first, so that what they read from the environment outlives this test
+    hub = importlib.import_module("huggingface_hub.constants")
+    data = importlib.import_module("datasets.config")
+    server, home = HubServer(), tmp_path / "huggingface"
+    for name, value in environment(server.url, home).items():
         monkeypatch.setenv(name, value)
-    for name in (
-        "HF_TOKEN",
-        "HUGGING_FACE_HUB_TOKEN",
-        "HF_HUB_OFFLINE",
-        "HF_HUB_CACHE",
-        "HF_DATASETS_CACHE",
-    ):
+    for name in UNSET:
         monkeypatch.delenv(name, raising=False)
-    for name, setting in {
-        "ENDPOINT": server.url,
-        "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HOME": str(home),
-        "HF_HUB_CACHE": str(home / "hub"),
-        "HF_TOKEN_PATH": str(home / "token"),
-        "HF_STORED_TOKENS_PATH": str(home / "stored_tokens"),
-        "HF_HUB_DISABLE_XET": True,
-        "HF_HUB_DISABLE_TELEMETRY": True,
-        "HF_HUB_DISABLE_PROGRESS_BARS": True,
-    }.items():
+    for name, setting in hub_constants(server.url, home).items():
         monkeypatch.setattr(hub, name, setting)
-    for name, setting in {
-        "HF_ENDPOINT": server.url,
-        "HUB_DATASETS_URL": server.url + "/datasets/{repo_id}/resolve/{revision}/{path}",
-        "HF_CACHE_HOME": str(home),
-        "HF_DATASETS_CACHE": home / "datasets",
-        "DOWNLOADED_DATASETS_PATH": str(home / "datasets" / "downloads"),
-        "EXTRACTED_DATASETS_PATH": str(home / "datasets" / "downloads" / "extracted"),
-        "HF_MODULES_CACHE": str(home / "modules"),
-        "HF_UPDATE_DOWNLOAD_COUNTS": False,
-    }.items():
+    for name, setting in dataset_settings(server.url, home).items():
         monkeypatch.setattr(data, name, setting)
     yield server
     server.unplug()

@@ -619,13 +619,14 @@ def test_garbage_is_rejected_and_breaks_nothing(client: Client, path: str, body:
     assert client.http.get("/healthz").status_code == 200
 
 
-def test_corrupted_messages_change_no_other_model(client: Client) -> None:
+@pytest.mark.parametrize("examples", [60, pytest.param(200, marks=pytest.mark.slow)])
+def test_corrupted_messages_change_no_other_model(client: Client, examples: int) -> None:
     """Bytes of a real message of another session with some of them changed, cut or doubled."""
     other = client.model(client.session())
     numbers = count(1)
     before = client.scores(other, next(numbers))
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples)
     @given(data=st.data())
     def corrupt_and_compare(data: Any) -> None:
         session = client.session()
