@@ -17,6 +17,7 @@ class Rl(RolloutRecipe):
     # reward function: field_f1, exact or math; null for field_f1 if all reference answers are JSON
     # objects, else exact; games and reasoning-gym have their own
     reward: str | None = None
+    grading: tasks.GradingConfig = tasks.GradingConfig()
     # centred: reward minus the group's mean (Dr. GRPO); normalised: also divided by the group's
     # standard deviation (GRPO); leave_one_out: reward minus the mean of the others (RLOO)
     advantages: rl.AdvantageName = "centred"
@@ -35,10 +36,11 @@ class Rl(RolloutRecipe):
         with_reference = bool(self.kl_penalty or self.reference)
         reference = evaluate.OpenReference(self.reference or self.model)
         loss, options = rl.loss_of(self.loss, self.loss_options)
+        problems = self.dataset, self.reading, self.seed, self.problems
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         return sequence(
-            load_tasks_stage(self.dataset, self.reading, self.seed, self.problems, self.reward),
+            load_tasks_stage(*problems, self.reward, self.grading),
             train.OpenSession(self.model, self.lora),
             *([reference] if with_reference else []),
             rl.EvaluateBasePolicy(self.model, self.playing),

@@ -17,6 +17,7 @@ class Rlhf(RolloutRecipe):
     # reward function that ranks sampled answers: field_f1, exact or math; null for field_f1 if all
     # reference answers are JSON objects, else exact
     reward: str | None = None
+    grading: tasks.GradingConfig = tasks.GradingConfig()
     ranking: judging.RankingConfig = judging.RankingConfig()
     judge: judging.JudgeConfig = judging.JudgeConfig()
     kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat of KL to `model`
@@ -33,7 +34,9 @@ class Rlhf(RolloutRecipe):
         return sequence(
             evaluate.IdentifyWeights(self.model, "start"),
             *own_model,
-            judging.comparison_source(self.preferences, *data, self.reward, self.ranking),
+            judging.comparison_source(
+                self.preferences, *data, self.reward, self.ranking, self.grading
+            ),
             judging.CheckReadable(judge, self.judge),
             *([rank, judging.BuildComparisons()] if own_answers else []),
             judging.EvaluateBaseJudge(judge, self.judge),

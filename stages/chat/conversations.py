@@ -9,6 +9,7 @@ from typing import Any
 from kitchen import ports
 from kitchen.errors import DataError, did_you_mean
 from kitchen.ports.datasets import Row
+from stages.chat.answer_columns import split_answers
 from stages.chat.text_columns import (
     list_from_text,
     messages_from_dialogue,
@@ -55,6 +56,8 @@ class Conversation:
     single_turn: bool = False  # one prompt and one answer: needs no chat template
     # a model wrote the answer: if its text cannot be masked, the row is dropped instead of refused
     sampled: bool = False
+    # answers that are right too, besides the last message: only evaluations and rewards read them
+    other_answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,15 @@ def messages_from_dicts(messages: Sequence[ports.Message]) -> tuple[Message, ...
 def parse_conversation(row: Row, where: str) -> Conversation:
     """Parse a row in the first of FORMATS that fits; other columns are ignored.
 
+    An answer that is a list of texts has several right answers, of which the first is trained on.
     Every error starts with `where`, the row's place in the data. Raises DataError that names the
     field, or shows the row and lists the formats; also for a `label` that is false.
     """
     _check_label(row, where)
     for fields, parse in _PARSERS:
         if all(row.get(field) is not None for field in fields):
-            return _build(parse(row, where), where)
+            first, others = split_answers(row, fields[-1])
+            return replace(_build(parse(first, where), where), other_answers=others)
     _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
     known = f"{'; '.join(FORMATS)}{_rename_hint(row, 'prompt')}"

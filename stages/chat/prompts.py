@@ -19,6 +19,11 @@ def reference_answer(conversation: Conversation) -> str:
     return conversation.messages[_last_assistant(conversation)].content
 
 
+def reference_answers(conversation: Conversation) -> tuple[str, ...]:
+    """Return all right answers, the reference answer first."""
+    return (reference_answer(conversation), *conversation.other_answers)
+
+
 def prompt_messages(conversation: Conversation) -> tuple[Message, ...]:
     """Return the messages before the last assistant message."""
     return conversation.messages[: _last_assistant(conversation)]

@@ -26,11 +26,12 @@ from kitchen.ports import (
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Loss, LossOutput, Samples
 from stages.chat.conversations import Conversation, TrainRows
-from stages.chat.prompts import prompt_tokens, reference_answer
+from stages.chat.prompts import prompt_tokens, reference_answers
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut, normalise_weights
 from stages.evaluate.graded_answers import METRIC_REWARDS, GradedAnswer, grade_samples
 from stages.evaluate.reference import open_sampler, sample_answers
+from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
 from stages.tasks.rewards import first_ungradable, require_extra
 from stages.train.optim import summed_metrics
@@ -90,7 +91,7 @@ class HeldOutLoss:
 
 
 @dataclass(frozen=True)
-class EvalConfig:
+class EvalConfig(GradingConfig):
     """Options of an evaluation on held-out sets, by graded answers or by the loss."""
 
     # json compares answers as JSON objects, text as text, math as numbers or formulas (after the
@@ -103,6 +104,8 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "loss"))
+        super().__post_init__()
+        self.check_options(self.metric)
         if self.at_least > 0 and self.metric == "loss":
             raise ConfigError(
                 f"evaluation.at_least={self.at_least} requires an exact match, which is not "
@@ -112,14 +115,27 @@ class EvalConfig:
         if self.metric == "math":
             require_extra("math_verify", "evaluation.metric=math")
 
+    def check_options(self, metric: str, name: str = "") -> None:
+        """Raise ConfigError for options that have no effect on a metric; auto may become json."""
+        unused = [] if metric == "text" else list(self.text_options())
+        if self.extract is not None and metric == "loss":
+            unused.append("extract")
+        if unused:
+            where = f" of {name}" if name else ""
+            raise ConfigError(
+                f"evaluation.{unused[0]} has no effect on the metric {metric}{where}: set "
+                f"evaluation.metric=text to compare answers as text, or leave {unused[0]} out"
+            )
+
     def metric_for(self, conversations: Sequence[Conversation]) -> str:
         """Choose the metric of a set; raises DataError for an answer that it cannot grade."""
         if self.metric == "loss":
             return "loss"
-        references = [reference_answer(conversation) for conversation in conversations]
+        references = [reference_answers(conversation) for conversation in conversations]
         if self.metric == "auto":
-            return "json" if default_metric(references) == "json" else "loss"
-        if problem := first_ungradable(METRIC_REWARDS[self.metric], references):
+            texts = [self.reference(text) for row in references for text in row]
+            return "json" if default_metric(texts) == "json" else "loss"
+        if problem := first_ungradable(METRIC_REWARDS[self.metric], references, self):
             row, reason = problem
             where = conversations[row].where
             raise DataError(f"{where}: evaluation.metric={self.metric}: {reason}")
@@ -195,7 +211,7 @@ class _Evaluator:
         for row, tries in enumerate(sampled):
             places += [(row, attempt) for attempt in range(len(tries))]
         pairs = [(conversations[row], sampled[row][attempt]) for row, attempt in places]
-        answers = await grade_samples(metric, pairs, self.tokenizer)
+        answers = await grade_samples(metric, pairs, self.tokenizer, grading=self.config)
         return tuple(
             replace(answer, row=row, attempt=attempt)
             for answer, (row, attempt) in zip(answers, places, strict=True)
@@ -240,9 +256,11 @@ def metrics_by_set(
 ) -> Mapping[str, str]:
     """Choose the metric of each set.
 
-    Raises ConfigError if at_least or sampling options are set for sets evaluated by their loss.
+    Raises ConfigError if options of graded answers are set for sets evaluated by their loss.
     """
     metrics = {name: config.metric_for(rows) for name, rows in held_out.sets.items()}
+    for name, metric in metrics.items():
+        config.check_options(metric, name)
     by_loss = [name for name, metric in metrics.items() if metric == "loss"]
     first = next(iter(metrics), None)
     if config.at_least > 0 and first in by_loss:

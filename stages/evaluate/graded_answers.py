@@ -10,8 +10,9 @@ from kitchen.ports import Tokenizer
 from kitchen.ports.environments import StepResult
 from kitchen.types import Sampled
 from stages.chat.conversations import Conversation
-from stages.chat.prompts import prompt_messages, reference_answer
-from stages.tasks.rewards import GRADING_TIMEOUT, grade_answers
+from stages.chat.prompts import prompt_messages, reference_answers
+from stages.tasks.grading import GradingConfig
+from stages.tasks.rewards import AS_IS, GRADING_TIMEOUT, grade_answers
 
 # the reward that computes each metric
 METRIC_REWARDS: Mapping[str, str] = MappingProxyType(
@@ -24,7 +25,7 @@ class GradedAnswer:
     """One answer to a held-out problem, with its grade."""
 
     prompt: str
-    expected: str
+    expected: str  # several right answers are joined by " | "
     text: str
     exact: bool  # whether it matches the expected answer, and was not truncated
     f1: float  # 0..1, over JSON fields; for other answers 1 if exact
@@ -41,12 +42,13 @@ async def grade_samples(
     samples: Sequence[tuple[Conversation, Sampled]],
     tokenizer: Tokenizer,
     timeout: float = GRADING_TIMEOUT,
+    grading: GradingConfig = AS_IS,
 ) -> list[GradedAnswer]:
     """Grade sampled answers by one of METRIC_REWARDS; a truncated answer scores 0."""
     texts = [tokenizer.decode(sampled.tokens) for _, sampled in samples]
     complete = [at for at, (_, sampled) in enumerate(samples) if sampled.stop_reason != "length"]
-    pairs = [(texts[at], reference_answer(samples[at][0])) for at in complete]
-    results = await grade_answers(METRIC_REWARDS[metric], pairs, timeout)
+    pairs = [(texts[at], reference_answers(samples[at][0])) for at in complete]
+    results = await grade_answers(METRIC_REWARDS[metric], pairs, timeout, grading)
     grades = dict(zip(complete, results, strict=True))
     return [
         _graded(conversation, texts[at], grades.get(at))
@@ -59,7 +61,7 @@ def _graded(conversation: Conversation, text: str, grade: StepResult | str | Non
     result = grade if isinstance(grade, StepResult) else StepResult(0.0, parsed=False)
     return GradedAnswer(
         prompt=prompt_messages(conversation)[-1].content,
-        expected=reference_answer(conversation),
+        expected=" | ".join(reference_answers(conversation)),
         text=text,
         exact=result.reward == 1,
         f1=result.reward,

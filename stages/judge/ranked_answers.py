@@ -32,8 +32,9 @@ from stages.rl.rollouts import (
     rewards_equal,
 )
 from stages.tasks.games import PREFIX as GAMES
+from stages.tasks.grading import GradingConfig
 from stages.tasks.reasoning_gym import load_tasks_stage
-from stages.tasks.rewards import Prompt
+from stages.tasks.rewards import AS_IS, Prompt
 from stages.tasks.tasks import Tasks
 
 
@@ -65,6 +66,7 @@ def comparison_source(
     max_rows: int,
     reward: str | None,
     ranking: RankingConfig,
+    grading: GradingConfig = AS_IS,
 ) -> Stage:
     """Return the stage that loads comparisons, or problems whose sampled answers are compared.
 
@@ -77,11 +79,12 @@ def comparison_source(
                 "answers to a question: choose a data set of questions."
             )
         max_rows = max(max_rows, ranking.problems)
-        return load_tasks_stage(dataset, reading, seed, max_rows, reward)
-    if dataset != DEFAULT_DATASET or reward is not None or ranking != RankingConfig():
+        return load_tasks_stage(dataset, reading, seed, max_rows, reward, grading)
+    unused = (dataset, reward, ranking, grading)
+    if unused != (DEFAULT_DATASET, None, RankingConfig(), AS_IS):
         raise ConfigError(
             f"preferences={preferences} has both the comparisons and the prompts to train on, so "
-            "dataset, reward and ranking have no effect: leave dataset, reward and ranking out."
+            "dataset, reward, grading and ranking have no effect: leave them out."
         )
     return LoadPreferences(preferences, reading, seed)
 

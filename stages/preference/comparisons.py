@@ -261,7 +261,7 @@ class SampleRejectedAnswers(Stage):
         self, chosen: Conversation, tries: Sequence[Sampled], tokenizer: Tokenizer, metric: str
     ) -> str | None:
         for answer in await grade_samples(
-            metric, [(chosen, sampled) for sampled in tries], tokenizer
+            metric, [(chosen, sampled) for sampled in tries], tokenizer, grading=self.evaluation
         ):
             unusable = answer.exact or answer.truncated or answer.failed
             if not unusable and answer.text.strip():

@@ -1,11 +1,13 @@
 """Problems with a reward: questions, games and reasoning-gym tasks."""
 
 from stages.tasks.games import MakeGames
+from stages.tasks.grading import GradingConfig
 from stages.tasks.reasoning_gym import MakeReasoningGym
 from stages.tasks.rewards import Prompt, Question, Reward
 from stages.tasks.tasks import LoadTasks, TaskBatch, TaskBatches, Tasks
 
 __all__ = [
+    "GradingConfig",
     "LoadTasks",
     "MakeGames",
     "MakeReasoningGym",

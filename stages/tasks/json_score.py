@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from kitchen.errors import DataError
+
+# a block of code in Markdown: its first line may name the language
+_FENCE = re.compile(
+    r"^[ \t]*```[ \t]*(?:json[c5]?)?[ \t]*\r?\n(.*?)\n?[ \t]*```[ \t]*$", re.S | re.M | re.I
+)
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,8 @@ def exact_match(answer: str, reference: str) -> bool:
 def score_json(answer: str, reference: str) -> JsonScore:
     """Compute F1 = 2 TP / (fields answered + fields expected); a hit is an equal key and value.
 
-    Both are strict JSON objects, with white space around them allowed; any other answer, or one
-    that repeats a key, scores 0. 1 equals 1.0, true equals no number, the order of keys is free.
+    Both are strict JSON objects, alone or in the only code fence of a text; any other answer, or
+    one that repeats a key, scores 0. 1 equals 1.0, true equals no number, the order of keys is free.
     Raises DataError if the reference is not a JSON object.
     """
     expected = _parse(reference)
@@ -62,6 +68,9 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _parse(text: str) -> dict[str, Any] | None:
+    fenced = _FENCE.findall(text)
+    if len(fenced) == 1 and text.count("```") == 2:
+        text = fenced[0]
     try:
         value = json.loads(
             text, object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant

@@ -13,7 +13,8 @@ from kitchen.stage import Stage
 from kitchen.types import Facts, Table
 from stages.data.splits import DataConfig, check_generated
 from stages.tasks import games
-from stages.tasks.rewards import Question, require_extra
+from stages.tasks.grading import GradingConfig
+from stages.tasks.rewards import AS_IS, Question, require_extra
 from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
 from stages.tasks.tasks import LoadTasks, Tasks, problem_facts
 
@@ -73,7 +74,12 @@ def check_dataset(dataset: str, reading: DataConfig) -> None:
 
 
 def load_tasks_stage(
-    dataset: str, reading: DataConfig, seed: int, max_rows: int, reward: str | None
+    dataset: str,
+    reading: DataConfig,
+    seed: int,
+    max_rows: int,
+    reward: str | None,
+    grading: GradingConfig = AS_IS,
 ) -> Stage:
     """Return the stage that loads or generates the problems of this name."""
     generators = {PREFIX: MakeReasoningGym, games.PREFIX: games.MakeGames}
@@ -81,8 +87,10 @@ def load_tasks_stage(
         if dataset.startswith(prefix):
             if reward is not None:
                 raise ConfigError(f"{dataset} has its own reward; leave out reward={reward}")
+            if grading != AS_IS:
+                raise ConfigError(f"{dataset} has its own reward; leave out the options of grading")
             return generator(dataset, reading, seed, max_rows)
-    return LoadTasks(dataset, reading, seed, max_rows, reward)
+    return LoadTasks(dataset, reading, seed, max_rows, reward, grading)
 
 
 def _questions(

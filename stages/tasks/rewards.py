@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult
+from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.math_grader import math_reward
 from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
@@ -18,17 +19,20 @@ from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
 Reward = Callable[[str, str], StepResult]  # takes an answer and the reference answer
 MAX_CONCURRENT = 4  # answers graded at the same time, each in a process
 GRADING_TIMEOUT = 30.0  # seconds per answer
+AS_IS = GradingConfig()
 
 
 @dataclass(frozen=True)
 class Question:
-    """A Task of one question with one reference answer."""
+    """A Task of one question with a reference answer."""
 
     messages: tuple[Message, ...]
     answer: str
     reward: Reward  # a module-level function if there are workers
     tag: str
     workers: WorkerPool | None = None  # for a reward that may hang; None to compute it here
+    other_answers: tuple[str, ...] = ()  # which are right, too
+    grading: GradingConfig = AS_IS
 
     def env(self) -> Env:
         return _QuestionEnv(self)
@@ -43,9 +47,8 @@ class _QuestionEnv:
 
     async def step(self, answer: str) -> StepResult:
         question = self.question
-        if question.workers is None:
-            return question.reward(answer, question.answer)
-        return await grade_in_subprocess(question.workers, question.reward, answer, question.answer)
+        references = (question.answer, *question.other_answers)
+        return await grade(question.reward, answer, references, question.grading, question.workers)
 
 
 @dataclass(frozen=True)
@@ -85,54 +88,100 @@ REWARDS: dict[str, Reward] = {
 MAY_HANG = frozenset({"math"})  # 9**9**9 is a formula
 
 
-async def grade_in_subprocess(
-    workers: WorkerPool, reward: Reward, answer: str, reference: str
+BUILT_IN = frozenset(REWARDS)  # a right answer is worth 1 as an answer to itself
+
+
+async def grade(
+    reward: Reward,
+    answer: str,
+    references: Sequence[str],
+    grading: GradingConfig,
+    workers: WorkerPool | None = None,
 ) -> StepResult:
-    """Compute a reward in a worker process, which is killed if the caller is cancelled."""
-    result = await workers.call(reward, answer, reference)
-    return StepResult(result["reward"], parsed=result["parsed"])
+    """Compute the reward of an answer by its best reference, in a worker process if there are any.
+
+    The process is killed if the caller is cancelled.
+    """
+    text = grading.extracted(answer)
+    if text is None:
+        return StepResult(0.0, parsed=False)
+    text = grading.folded(text)
+    best: StepResult | None = None
+    for reference in map(grading.reference, references):
+        if workers is None:
+            result = reward(text, reference)
+        else:
+            reply = await workers.call(reward, text, reference)
+            result = StepResult(reply["reward"], parsed=reply["parsed"])
+        if best is None or result.reward > best.reward:
+            best = result
+    assert best is not None, "there is a reference"
+    return best
 
 
 async def grade_answers(
-    reward: str, pairs: Sequence[tuple[str, str]], timeout: float = GRADING_TIMEOUT
+    reward: str,
+    pairs: Sequence[tuple[str, Sequence[str]]],
+    timeout: float = GRADING_TIMEOUT,
+    grading: GradingConfig = AS_IS,
 ) -> list[StepResult | str]:
-    """Grade pairs of answer and reference: each gets a result, or the reason why it has none.
+    """Grade answers by their references: each gets a result, or the reason why it has none.
 
     Only a reward that may hang can have no result: it took more than `timeout` seconds, or its
     process ended. The others raise DataError for a reference that nothing can be compared with.
     """
     if reward not in MAY_HANG:
-        return [REWARDS[reward](*pair) for pair in pairs]
+        return [await grade(REWARDS[reward], *pair, grading) for pair in pairs]
     slots = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def grade(workers: WorkerPool, answer: str, reference: str) -> StepResult | str:
+    async def one(workers: WorkerPool, answer: str, references: Sequence[str]) -> StepResult | str:
         try:
             async with slots, asyncio.timeout(timeout):
-                return await grade_in_subprocess(workers, REWARDS[reward], answer, reference)
+                return await grade(REWARDS[reward], answer, references, grading, workers)
         except TimeoutError:
             return f"grading took more than {timeout:g} s"
         except (OSError, RuntimeError) as error:
             return f"{error}"
 
     with closing(WorkerPool()) as workers:
-        return list(await asyncio.gather(*(grade(workers, *pair) for pair in pairs)))
+        return list(await asyncio.gather(*(one(workers, *pair) for pair in pairs)))
 
 
-def first_ungradable(reward: str, references: Sequence[str]) -> tuple[int, str] | None:
-    """Return index and reason of the first reference that cannot be compared even with itself."""
+def first_ungradable(
+    reward: str, references: Sequence[Sequence[str]], grading: GradingConfig = AS_IS
+) -> tuple[int, str] | None:
+    """Return index and reason of the first row with a reference that is not right by itself."""
+    prepared = [[grading.reference(text) for text in row] for row in references]
+    for index, row in enumerate(prepared):
+        for text, original in zip(row, references[index], strict=True):
+            if original.strip() and not text.strip():
+                return index, f"nothing is left of {original[:80]!r} to compare answers with"
     if reward in MAY_HANG:
-        problem: tuple[int, str] | None = call_in_subprocess(_ungradable, reward, references)
+        problem: tuple[int, str] | None = call_in_subprocess(_ungradable, reward, prepared)
         return problem
-    return _ungradable(reward, references)
+    return _ungradable(reward, prepared)
 
 
-def _ungradable(reward: str, references: Sequence[str]) -> tuple[int, str] | None:
-    for index, reference in enumerate(references):
-        try:
-            REWARDS[reward](reference, reference)
-        except DataError as error:
-            return index, str(error)
+def _ungradable(reward: str, references: Sequence[Sequence[str]]) -> tuple[int, str] | None:
+    for index, row in enumerate(references):
+        for reference in row:
+            try:
+                result = REWARDS[reward](reference, reference)
+            except DataError as error:
+                return index, str(error)
+            if reward in BUILT_IN and result.reward != 1:
+                return index, f"{reference[:80]!r} is not worth 1 as an answer to itself"
     return None
+
+
+def check_grading(grading: GradingConfig, reward: str | None) -> None:
+    """Raise ConfigError for options that have no effect on a reward; None is chosen by the data."""
+    if options := grading.text_options() if reward not in (None, "exact") else {}:
+        name = next(iter(options))
+        raise ConfigError(
+            f"grading.{name}=true only affects comparisons of texts, and not reward={reward}: "
+            f"choose reward=exact, or leave {name} out"
+        )
 
 
 def require_extra(package: str, needed_by: str) -> None:

@@ -16,11 +16,25 @@ from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
 from stages.chat.conversations import Conversation, parse_conversation
-from stages.chat.prompts import message_to_dict, prompt_messages, reference_answer
+from stages.chat.prompts import (
+    message_to_dict,
+    prompt_messages,
+    reference_answer,
+    reference_answers,
+)
 from stages.data.dataset import DatasetLoader, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
+from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
-from stages.tasks.rewards import MAY_HANG, REWARDS, Question, first_ungradable, require_extra
+from stages.tasks.rewards import (
+    AS_IS,
+    MAY_HANG,
+    REWARDS,
+    Question,
+    check_grading,
+    first_ungradable,
+    require_extra,
+)
 from stages.tasks.subprocesses import WorkerPool
 
 
@@ -59,11 +73,13 @@ class LoadTasks(DatasetLoader):
 
     # name of one of REWARDS; None for field_f1 if all references are JSON objects, else exact
     reward: str | None = None
+    grading: GradingConfig = AS_IS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reward is not None:
             check_name("reward", self.reward, REWARDS)
+        check_grading(self.grading, self.reward)
 
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
         reader = DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)
@@ -88,6 +104,8 @@ class LoadTasks(DatasetLoader):
                 REWARDS[reward],
                 name or self.dataset,
                 workers if reward in MAY_HANG else None,
+                row.other_answers,
+                self.grading,
             )
             for row in rows
         )
@@ -115,15 +133,18 @@ def problem_facts(
     return Facts(digests), Table(f"Problems of {dataset}", ("split", "are", "problems"), rows)
 
 
-def choose_reward(reward: str | None, rows: Sequence[Conversation]) -> str:
+def choose_reward(
+    reward: str | None, rows: Sequence[Conversation], grading: GradingConfig = AS_IS
+) -> str:
     """Return the reward, by default field_f1 if all references are JSON objects, else exact.
 
     Raises DataError for a reference answer that the given reward cannot compare with any answer.
     """
-    references = [reference_answer(row) for row in rows]
+    references = [reference_answers(row) for row in rows]
     if reward is None:
-        return "field_f1" if default_metric(references) == "json" else "exact"
-    if problem := first_ungradable(reward, references):
+        texts = [grading.reference(text) for row in references for text in row]
+        reward = "field_f1" if default_metric(texts) == "json" else "exact"
+    if problem := first_ungradable(reward, references, grading):
         row, reason = problem
         raise DataError(f"{rows[row].where}: reward={reward}: {reason}")
     return reward

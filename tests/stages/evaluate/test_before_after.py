@@ -116,7 +116,7 @@ def test_non_finite_loss_names_the_row() -> None:
 
 def test_ungradable_answers_count_as_wrong_and_are_counted() -> None:
     row = parse_conversation({"prompt": "?", "completion": "5"}, "rows:0")
-    texts = [("$9^{9^9}$", "stop"), ("$9^{9^9}$", "length")]
+    texts = [("$x = 9^{9^9}$", "stop"), ("$x = 9^{9^9}$", "length")]
     answers = asyncio.run(
         grade_samples(
             "math",

@@ -45,7 +45,7 @@ def test_field_f1_counts_equal_fields(answer, hits, fields):
         '{"quantity": 1,}',
         '{"quantity": 1.5',
         '{"a": 1} and more',
-        '```json\n{"a": 1}\n```',
+        '```python\n{"a": 1}\n```',
         '{"quantity": 1.5, "quantity": 1.5}',
         '{"a": {"b": 1, "b": 2}}',
         "[" * 100_000,

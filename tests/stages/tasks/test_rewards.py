@@ -114,11 +114,12 @@ def test_missing_extra_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("reward", ["exact", "math"])
 def test_many_answers_are_graded_at_once(reward: str) -> None:
     pairs = [("5", "5"), ("it is 5", "5"), ("6", "5"), ("five", "5"), ("#### 7", "7"), ("", "7")]
-    assert asyncio.run(grade_answers(reward, pairs)) == [REWARDS[reward](*pair) for pair in pairs]
+    graded = asyncio.run(grade_answers(reward, [(answer, (right,)) for answer, right in pairs]))
+    assert graded == [REWARDS[reward](*pair) for pair in pairs]
 
 
 def test_grading_that_times_out_returns_the_reason() -> None:
-    results = asyncio.run(grade_answers("math", [("$x = 9^{9^9}$", "5")], timeout=2.0))
+    results = asyncio.run(grade_answers("math", [("$x = 9^{9^9}$", ("5",))], timeout=2.0))
     assert results == ["grading took more than 2 s"]
 
 
