@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from kitchen.engine.codec import decode, encode
-from kitchen.errors import ResumeError
-from kitchen.ports.blobs import BlobStore
+from kitchen.errors import CorruptCheckpoint, ResumeError
+from kitchen.ports.blobs import BlobStore, seal, unseal
 from kitchen.stage import Stage
 
 
@@ -22,14 +22,21 @@ class MemoStore:
         """Return what an earlier process stored for the stage at this address, or None.
 
         The plan checks that the stage's options are the same. Raises ResumeError where its result
-        has another form now.
+        has another form now, CorruptCheckpoint where the file is damaged.
         """
         stored = self._blobs.read(self._name(address))
         if stored is None:
             return None
         kinds = stage.contract().returns
         try:
-            texts = json.loads(stored)
+            texts = json.loads(unseal(stored))
+        except ValueError as error:
+            path = self._blobs.locate(self._name(address))
+            raise CorruptCheckpoint(
+                f"{path}, the memoized result of {stage.title()}, is damaged ({error}); delete it, "
+                "and the resumed run computes it again"
+            ) from error
+        try:
             values = tuple(decode(kind, text) for kind, text in zip(kinds, texts, strict=True))
         except ValueError as error:  # pydantic's ValidationError is one too
             raise ResumeError(
@@ -44,7 +51,7 @@ class MemoStore:
         texts = [
             await encode(kind, value) for kind, value in zip(contract.returns, values, strict=True)
         ]
-        self._blobs.write(self._name(address), json.dumps(texts).encode())
+        self._blobs.write(self._name(address), seal(json.dumps(texts)))
 
     def _name(self, address: str) -> str:
         return f"{self._run}/memo/{address}.json"

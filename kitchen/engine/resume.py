@@ -11,21 +11,20 @@ a damaged checkpoint costs the steps since the one before, not the run.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from secrets import token_hex
 
 import structlog
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from kitchen.engine.codec import decode, encode
 from kitchen.engine.effects import carried
 from kitchen.engine.scope import Scope
 from kitchen.engine.type_names import qualified_name
 from kitchen.errors import CorruptCheckpoint, ResumeError
-from kitchen.ports.blobs import BlobStore
+from kitchen.ports.blobs import BlobStore, seal, sha256, unseal
 from kitchen.ports.checkpointable import is_checkpointable
 from kitchen.types import Checkpoint
 from kitchen.workflow import ForEach
@@ -80,31 +79,29 @@ class SavePointStore:
         self._blobs = blobs
         self._run = run
         self._prefix = f"{run}/save/"
-        self._plan = _sha256(plan)
+        self._plan = sha256(plan)
         self._state = RunState()
         # the newest state with other checkpoints, to return to if those of `_state` are damaged
         self._previous: RunState | None = None
         self._number = 0  # of the file of `_state`
         self._previous_number = 0
-        self._attempt = 0  # part of checkpoint names, so that no name is written twice
+        self._attempt = token_hex(4)  # part of checkpoint names, so that none is written twice
         self.target = ""  # address where a resumed run stops replaying; empty once reached
 
     def open(self) -> None:
-        """Load the newest intact state and count this attempt.
+        """Load the newest intact state.
 
         Raises ResumeError if the run was started with another plan, or other options of stages.
         """
-        attempts = self._blobs.read(f"{self._prefix}attempt")
         plan = self._plan.encode()
-        if attempts is None:
+        if self._blobs.read(f"{self._prefix}attempt") is None:
             self._blobs.write(f"{self._prefix}plan", plan)
         elif self._blobs.read(f"{self._prefix}plan") != plan:
             raise ResumeError(
                 f"run {self._run!r} was started with another recipe, another version of it, or "
                 "other settings; start a new run"
             )
-        self._attempt = int(attempts or b"0") + 1
-        self._blobs.write(f"{self._prefix}attempt", str(self._attempt).encode())
+        self._blobs.write(f"{self._prefix}attempt", self._attempt.encode())
         for number in self._numbers():
             if state := self._read(number):
                 self._advance(number, state)
@@ -138,7 +135,7 @@ class SavePointStore:
         earlier = self._state.points.get(address)
         if earlier and earlier.index == index:
             return dict(earlier.checkpoints)
-        prefix = f"{self._prefix}{self._attempt:03d}-{self._number + 1:06d}"
+        prefix = f"{self._prefix}{self._number + 1:06d}-{self._attempt}"
         futures = {
             qualified_name(kind): scope[kind].save(f"{prefix}/{kind.__name__}")
             for kind in sorted(carried(loop), key=qualified_name)
@@ -164,9 +161,7 @@ class SavePointStore:
     async def _commit(self, state: RunState, loop: ForEach, scope: Scope) -> None:
         oldest = self._previous
         number = max([self._number, *self._numbers()]) + 1
-        body = _STATE_JSON.dump_json(state).decode()
-        with_checksum = json.dumps({"sha256": _sha256(body), "record": body})
-        self._blobs.write(self._file(number), with_checksum.encode())
+        self._blobs.write(self._file(number), seal(_STATE_JSON.dump_json(state).decode()))
         self._advance(number, state)
         for other in set(self._numbers()) - {self._number, self._previous_number}:
             self._blobs.delete(self._file(other))
@@ -184,11 +179,8 @@ class SavePointStore:
     def _read(self, number: int) -> RunState | None:
         name = self._file(number)
         try:
-            with_checksum = json.loads(self._blobs.read(name) or b"")
-            if _sha256(with_checksum["record"]) != with_checksum["sha256"]:
-                raise ValueError("its SHA-256 differs")
-            return _STATE_JSON.validate_json(with_checksum["record"])
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            return _STATE_JSON.validate_json(unseal(self._blobs.read(name) or b""))
+        except ValueError as error:  # pydantic's ValidationError is one too
             text = "skipping a corrupt save point"
             log.warning(text, file=self._blobs.locate(name), why=str(error))
             return None
@@ -222,7 +214,3 @@ class SavePointStore:
             in_subfolder = name.count("/") > self._prefix.count("/")
             if in_subfolder and not name.startswith(folders):
                 self._blobs.delete(name)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

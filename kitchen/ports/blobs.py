@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -48,3 +50,21 @@ def blob_name(name: str) -> str:
             "without '..'"
         )
     return name
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def seal(text: str) -> bytes:
+    """Return a text with its digest, as JSON, so that damage is found when it is read."""
+    return json.dumps({"sha256": sha256(text), "record": text}).encode()
+
+
+def unseal(data: bytes) -> str:
+    """Return the text that was sealed; raises ValueError if it is damaged."""
+    sealed = json.loads(data)
+    text = sealed.get("record") if isinstance(sealed, dict) else None
+    if not isinstance(text, str) or sealed.get("sha256") != sha256(text):
+        raise ValueError("its SHA-256 differs")
+    return text

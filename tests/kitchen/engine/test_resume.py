@@ -35,6 +35,7 @@ from kitchen.config.order import Order
 from kitchen.engine.runner import run
 from kitchen.errors import ConfigError, CorruptCheckpoint, Interrupted, RunFailed
 from kitchen.ports import BlobStore, Done, Future
+from kitchen.ports.blobs import seal, unseal
 from kitchen.runs.execute import execute
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure
@@ -220,11 +221,28 @@ def test_memoized_result_of_another_version_is_refused() -> None:
     with pytest.raises(Killed):
         cook(BASIC, blobs, KillAt(8))
     [name] = blobs.list("run/memo/")
-    answer = json.loads(blobs.read(name) or b"")
+    answer = json.loads(unseal(blobs.read(name) or b""))
     for others in (['{"answers": 1}', *answer[1:]], [*answer, "{}"]):
-        blobs.write(name, json.dumps(others).encode())
+        blobs.write(name, seal(json.dumps(others)))
         with pytest.raises(ResumeError, match="another version of EvaluateBase"):
             cook(BASIC, blobs)
+
+
+def test_damaged_memoized_result_is_named() -> None:
+    blobs = FakeBlobs()
+    with pytest.raises(Killed):
+        cook(BASIC, blobs, KillAt(8))
+    [name] = blobs.list("run/memo/")
+    whole = blobs.read(name) or b""
+    for place in range(0, len(whole), len(whole) // 12):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 7)
+        for data in (bytes(damaged), whole[:place]):
+            blobs.write(name, data)
+            with pytest.raises(RunFailed, match=f"{name}, the memoized result of EvaluateBase"):
+                cook(BASIC, blobs)
+    blobs.delete(name)
+    cook(BASIC, blobs)
 
 
 def test_another_plan_is_refused_before_a_save_point() -> None:
