@@ -34,7 +34,6 @@ from kitchen.runs.handle import Outcome, Run, Target, masks_secrets
 from kitchen.runs.status import Listener
 from kitchen.runs.store import (
     check_new_run_name,
-    discard_failed_run,
     new_run_id,
     read_order,
     run_summary,
@@ -123,6 +122,7 @@ def resume(
     runs: Folder | None = None,
     other_machine: bool = False,
     take_over: bool = False,
+    accept_lost_metrics: bool = False,
     trust: bool = False,
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
@@ -150,7 +150,11 @@ def resume(
     adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
     replacements = {port: adapter for port, adapter in adapters.items() if adapter is not None}
     resolved = _resolve_resumed(run, order, recipe, replacements, runs, trust=trust)
-    options = {"other_machine": other_machine, "take_over": take_over}
+    options = {
+        "other_machine": other_machine,
+        "take_over": take_over,
+        "accept_lost_metrics": accept_lost_metrics,
+    }
     return start(_target(order, run, resolved, observers, **options))
 
 
@@ -167,13 +171,12 @@ def _start(
     assert store is not None
     in_main = resolved.cls.__module__ == _MAIN
     run_id = name or new_run_id(resolved.cls.__name__.lower() if in_main else order.recipe)
-    discard_failed_run(store, run_id)
     root = order.adapter_settings.get("blobs", {}).get("root")
     return Run(
         run_id,
         order.recipe,
         store,
-        _target(order, run_id, resolved, observers),
+        _target(order, run_id, resolved, observers, new=True),
         on_progress=on_progress,
         earlier_metrics={},
         resume_call=_resume_call(run_id, order, store, blobs, root),

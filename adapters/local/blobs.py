@@ -58,6 +58,25 @@ class LocalBlobs:
                     if attempt == _ATTEMPTS - 1:
                         raise
 
+    def append(self, name: str, data: bytes) -> None:
+        path = self._path(name)
+        with _translated_errors(path):
+            is_new = not path.exists()
+            _make_folder(path.parent)
+            with path.open("ab") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if is_new:
+                _sync(path.parent)
+
+    def folders(self) -> Sequence[str]:
+        with _translated_errors(self._root):
+            try:
+                return sorted(entry.name for entry in os.scandir(self._root) if entry.is_dir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
     def list(self, prefix: str = "") -> Sequence[str]:
         folder = prefix.rpartition("/")[0]
         if folder and any(part in ("", ".", "..") for part in folder.split("/")):

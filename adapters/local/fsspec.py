@@ -61,6 +61,16 @@ class FsspecBlobs:
                     self._files.rm_file(part)
                 raise
 
+    def folders(self) -> Sequence[str]:
+        with self._translated_errors(""), self._lock:
+            self._files.invalidate_cache()
+            try:
+                entries = self._files.ls(self._base, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        paths = [entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory"]
+        return sorted({path.rpartition("/")[2] for path in paths})
+
     def list(self, prefix: str = "") -> Sequence[str]:
         folder = prefix.rpartition("/")[0]
         if folder and any(part in ("", ".", "..") for part in folder.split("/")):

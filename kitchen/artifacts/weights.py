@@ -10,7 +10,7 @@ from typing import Any
 from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
 from kitchen.ports import BlobStore, CheckpointStore, TrainingClient
 from kitchen.ports.training import find_catalog, require_checkpoints
-from kitchen.runs.store import read_journal, read_run, run_names
+from kitchen.runs.store import read_journal, read_run, run_exists
 from kitchen.types import Checkpoint, Facts
 
 # prefixes of names, before a colon; a name without one belongs to the hub
@@ -92,7 +92,7 @@ def _parse_run_weights(name: str, text: str) -> WeightsName:
 def parse_typed_name(text: str, blobs: BlobStore) -> WeightsName:
     """Parse a name as typed: RUN and RUN@STEP are weights of that run, if it exists."""
     name = parse_weights_name(text)
-    if name.kind == "hub" and (_RUN_ID.fullmatch(name.name) or name.name in run_names(blobs)):
+    if name.kind == "hub" and (_RUN_ID.fullmatch(name.name) or run_exists(blobs, name.name)):
         return parse_weights_name(f"run:{text.strip()}")
     return name
 

@@ -133,6 +133,13 @@ Price = Annotated[
         help="Price per million tokens; shows what the tokens cost, and implies --preview.",
     ),
 ]
+AcceptLostMetrics = Annotated[
+    bool,
+    typer.Option(
+        "--accept-lost-metrics",
+        help="Resume although recorded metrics, tables or samples are gone or damaged.",
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option(

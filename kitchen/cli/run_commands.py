@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from kitchen.cli.options import (
+    AcceptLostMetrics,
     Blobs,
     Config,
     Datasets,
@@ -142,6 +143,7 @@ def resume(
     blobs: Blobs = None,
     other_machine: OtherMachine = False,
     take_over: TakeOver = False,
+    accept_lost_metrics: AcceptLostMetrics = False,
     trust: Trust = False,
     json: Json = False,
     debug: Debug = False,
@@ -154,7 +156,7 @@ def resume(
     from kitchen.cli.commands.run import OutputOptions
     from kitchen.cli.commands.run import resume as resume_run
 
-    options = OutputOptions(json, debug, other_machine, take_over)
+    options = OutputOptions(json, debug, other_machine, take_over, accept_lost_metrics)
     adapters = adapter_choice(runs, blobs, trust=trust)
     exit_with(lambda: resume_run(run, adapters, options), debug=debug)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class BlobStore(Protocol):
@@ -36,6 +36,34 @@ class BlobStore(Protocol):
     def locate(self, name: str) -> str:
         """Return the path or URL at which a person finds the blob, without secrets."""
         ...
+
+
+@runtime_checkable
+class AppendableBlobs(BlobStore, Protocol):
+    """A store that can also add to a blob at a cost that does not depend on the blob's size."""
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add bytes at the end of a blob, which is created if it does not exist.
+
+        One writer appends at a time. A reader at the same moment may see a part of the bytes.
+        """
+        ...
+
+
+@runtime_checkable
+class BrowsableBlobs(BlobStore, Protocol):
+    """A store that can also list its topmost folders without listing what they hold."""
+
+    def folders(self) -> Sequence[str]:
+        """Return the first parts of all names that have a slash, sorted."""
+        ...
+
+
+def top_folders(blobs: BlobStore) -> Sequence[str]:
+    """Return the topmost folders of any store; one that cannot browse lists all of its names."""
+    if isinstance(blobs, BrowsableBlobs):
+        return blobs.folders()
+    return sorted({name.partition("/")[0] for name in blobs.list() if "/" in name})
 
 
 def blob_name(name: str) -> str:

@@ -20,6 +20,7 @@ from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure, copy_log_to
 from kitchen.runs.record import RunRecord
+from kitchen.runs.store import check_new_run_name, discard_failed_run
 from kitchen.types import RenderingSettings
 
 
@@ -30,13 +31,16 @@ def execute(
     run: str,
     observers: Sequence[Observer] = (),
     *,
+    new: bool = False,
     other_machine: bool = False,
+    accept_lost_metrics: bool = False,
     take_over: bool = False,
     stop_signal: StopSignal | None = None,
     plan: Plan | None = None,
 ) -> Scope:
     """Execute the recipe as the run of this name, or resume that run; returns its final values.
 
+    `new`: the run must be new, so a name that another run has taken meanwhile is an error.
     `stop_signal` lets another thread stop the run. `plan` is that of the recipe, if it has been
     computed already. Raises PlanError before anything is written, ConfigError for a run in use,
     ResumeError if the run of this name is of another order.
@@ -50,12 +54,16 @@ def execute(
         configure()
     with lease(kitchen.blobs, run, take_over=take_over):
         refuse_running_loop()
+        if new:
+            check_new_run_name(kitchen.blobs, run, held=True)
+            discard_failed_run(kitchen.blobs, run)
         record = RunRecord(
             kitchen.blobs,
             run,
             order,
             rendering=_rendering(recipe, order),
             other_machine=other_machine,
+            accept_lost_metrics=accept_lost_metrics,
         )
         with copy_log_to(record.log):
             return _run_recorded(

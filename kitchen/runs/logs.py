@@ -20,14 +20,14 @@ _SINKS: contextvars.ContextVar[tuple[Sink, ...]] = contextvars.ContextVar(
 
 
 def configure(debug: bool = False) -> None:
-    """Log from info up (with `debug`, everything) to standard error, and all to the current run."""
+    """Log from info up (with `debug`, everything) to standard error and to the current run."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            copy_to_sinks,
             _drop_below("debug" if debug else "info"),
+            copy_to_sinks,
             mask_values,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
         ],

@@ -45,6 +45,12 @@ class OtherMachine(ResumeError):
     option = "other_machine"  # to resume the run nevertheless
 
 
+class LostRows(ResumeError):
+    """Rows of a journal that were recorded are gone or changed."""
+
+    option = "accept_lost_metrics"  # to resume the run nevertheless
+
+
 class RunRecord(Observer):
     """Writes the record of a run, or continues the record of an earlier attempt."""
 
@@ -56,6 +62,7 @@ class RunRecord(Observer):
         *,
         rendering: Mapping[str, Any] | None = None,
         other_machine: bool = False,
+        accept_lost_metrics: bool = False,
     ) -> None:
         self._blobs = blobs
         self._run = run
@@ -64,16 +71,21 @@ class RunRecord(Observer):
         # bound once: that takes as long as to write an entry
         self._log = structlog.get_logger("kitchen.runs.record").bind()
         self._position: tuple[Stage, Progress] | None = None
-        self._journals = {name: Journal(blobs, f"{run}/{name}.jsonl") for name in _JOURNALS}
+        self._journals = {
+            name: Journal(blobs, f"{run}/{name}.jsonl", self._write_state) for name in _JOURNALS
+        }
         self._json: dict[str, Any] = {
             "run": run,
             "recipe": order.recipe,
             "order": order_json(order),
             "attempts": [],
             "facts": {},
+            "metrics": {},
         }
         if blobs.read(f"{run}/run.json"):
             self._json = read_run(blobs, run)
+            if not accept_lost_metrics:
+                self._check_journals()
         self._earlier_facts = dict(self._json["facts"])
         self._json["configuration_sha256"] = _digest(_configuration(self._json["order"]))
         self._json["rendering"] = rendering or {}
@@ -84,7 +96,7 @@ class RunRecord(Observer):
         self._journals["log"].append(event)
 
     def run_started(self, run: str, step: Step) -> None:
-        self._log.debug("run started", run=run)
+        self._note("run started", run=run)
         self._add_facts(_versions())
 
     def stage_started(self, event: StageStarted) -> None:
@@ -113,6 +125,7 @@ class RunRecord(Observer):
         if isinstance(value, Metrics) and value:
             seconds = round(time.perf_counter() - self._started, 3)
             self._journals["metrics"].put(number, [{**position, **value, "seconds": seconds}])
+            self._json["metrics"].update(value)
         elif isinstance(value, Table):
             self._journals["tables"].put(number, [{**position, **vars(value)}])
         elif isinstance(value, Samples):
@@ -128,7 +141,7 @@ class RunRecord(Observer):
             "at": self._blobs.locate(checkpoint.path),
             "iteration": event.progress.step,
         }
-        self._journals["checkpoints"].replace("path", row)
+        self._journals["checkpoints"].append(row)
 
     def save_point_due(self, event: SavePointDue) -> None:
         self._flush()
@@ -145,7 +158,7 @@ class RunRecord(Observer):
             status, exit_code = ("interrupted", 130) if _is_interrupt(error) else ("failed", 1)
             reason = f"{type(error).__name__}: {error}"
             notes = getattr(error, "__notes__", [])
-            self._log.debug("run ended", status=status, reason=reason, where=notes)
+            self._note("run ended", status=status, reason=reason, where=notes)
             self._json["where"] = notes
         self._json["exit_code"] = getattr(error, "exit_code", exit_code)
         self._json["reason"] = reason
@@ -169,13 +182,35 @@ class RunRecord(Observer):
                 raise ResumeError(f"{difference}; start a new run")
             self._json["facts"][key] = value
 
+    def _check_journals(self) -> None:
+        """Raise LostRows if rows that were written before are gone or changed."""
+        for name, state in self._json.get("journals", {}).items():
+            if not self._journals[name].begins_with(state):
+                path = self._blobs.locate(f"{self._run}/{name}.jsonl")
+                raise LostRows(
+                    f"{path} no longer holds the rows that were written to it "
+                    f"({state['rows']}): restore it from a copy, or resume with the rows that are "
+                    "left (--accept-lost-metrics)"
+                )
+
+    def _note(self, event: str, **values: Any) -> None:
+        """Add an entry to the log of the run, without showing it on the console."""
+        self.log({**values, "event": event, "level": "info", "timestamp": _now()})
+
     def _flush(self) -> None:
         for journal in self._journals.values():
             journal.flush()
 
+    def _write_state(self) -> None:
+        """Write run.json as it is, with how many rows the journals will still have."""
+        self._write(self._json.get("status", "running"))
+
     def _write(self, status: str) -> None:
         """Write run.json with this status, the current position and the seconds so far."""
         self._json["status"] = status
+        self._json["journals"] = {
+            name: journal.state() for name, journal in self._journals.items() if name != "log"
+        }
         if self._position is not None:
             stage, progress = self._position
             self._json["at"] = {

@@ -12,13 +12,13 @@ from typing import Any
 
 from kitchen.config.order import Order
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.ports.blobs import BlobStore
+from kitchen.ports.blobs import BlobStore, top_folders
+from kitchen.runs.jsonl import read_lines
 from kitchen.runs.lock import in_use
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# keys of run.json; records of the first development versions lack the last one
-_REQUIRED_KEYS = ("run", "recipe", "order", "attempts", "facts", "status", "rendering")
-_ROW_KEYS = ("n", "stage", "step", "seconds")  # keys of a row of metrics that are not metrics
+# keys of run.json; records of the first development versions lack the last ones
+_REQUIRED_KEYS = ("run", "recipe", "order", "attempts", "facts", "status", "rendering", "metrics")
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,11 @@ def new_run_id(recipe: str) -> str:
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
-def check_new_run_name(blobs: BlobStore, run: str) -> None:
+def check_new_run_name(blobs: BlobStore, run: str, *, held: bool = False) -> None:
     """Raise ConfigError for a name that a new run cannot have or that another run has.
 
-    The name of a run that failed before its first save point is free.
+    The name of a run that failed before its first save point is free. `held`: this process has the
+    lease on the run.
     """
     # weights are named by their run, as run:NAME@STEP
     if not _NAME.fullmatch(run):
@@ -51,14 +52,17 @@ def check_new_run_name(blobs: BlobStore, run: str) -> None:
             f"{run!r} cannot be the name of a run: it may have letters, digits, '.', '_' and '-', "
             "and starts with a letter or digit"
         )
-    if blobs.read(f"{run}/run.json") is not None and not _failed_before_first_save(blobs, run):
+    if blobs.read(f"{run}/run.json") is None:
+        return
+    if not _failed_before_first_save(blobs, run) or (not held and in_use(blobs, run)):
         raise ConfigError(f"there is a run {run!r} already; resume it, or choose another name")
 
 
 def discard_failed_run(blobs: BlobStore, run: str) -> None:
     """Delete the run that failed under a name that `check_new_run_name` found free."""
     for name in blobs.list(f"{run}/"):
-        blobs.delete(name)
+        if not name.startswith(f"{run}/lease/"):
+            blobs.delete(name)
 
 
 def _failed_before_first_save(blobs: BlobStore, run: str) -> bool:
@@ -68,18 +72,17 @@ def _failed_before_first_save(blobs: BlobStore, run: str) -> bool:
         or (name.startswith(f"{run}/save/") and name.endswith(".json"))
         for name in blobs.list(f"{run}/")
     )
-    if has_progress or in_use(blobs, run):
-        return False
-    return bool(read_run(blobs, run)["status"] == "failed")
+    return not has_progress and read_run(blobs, run)["status"] == "failed"
+
+
+def run_exists(blobs: BlobStore, name: str) -> bool:
+    """Return whether there is a run of this name; a text that is no run's name is allowed."""
+    return bool(_NAME.fullmatch(name)) and blobs.read(f"{name}/run.json") is not None
 
 
 def run_names(blobs: BlobStore) -> Sequence[str]:
     """Return the names of all runs in the store, sorted."""
-    return sorted(
-        name.removesuffix("/run.json")
-        for name in blobs.list()
-        if name.endswith("/run.json") and name.count("/") == 1
-    )
+    return [name for name in top_folders(blobs) if blobs.read(f"{name}/run.json") is not None]
 
 
 def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
@@ -104,7 +107,15 @@ def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
 
 
 def read_order(blobs: BlobStore, run: str) -> Order:
-    return Order(**read_run(blobs, run)["order"])
+    """Read what is needed to run a run again; raises ConfigError if that cannot be read."""
+    try:
+        return Order(**read_run(blobs, run)["order"])
+    except TypeError as error:
+        path = blobs.locate(f"{run}/run.json")
+        raise ConfigError(
+            f"{path}: its 'order' cannot be read ({error}); another version of crucible-kitchen "
+            "wrote it, or it was edited"
+        ) from error
 
 
 def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, Any]]:
@@ -114,11 +125,13 @@ def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, An
     """
     file = f"{run}/{name}.jsonl"
     try:
-        return [json.loads(line) for line in (blobs.read(file) or b"").splitlines()]
+        rows = [json.loads(line) for line in read_lines(blobs, file)]
     except ValueError as error:
         raise ConfigError(
             f"{blobs.locate(file)} is not JSON ({error}); the run cannot be read"
         ) from error
+    # of checkpoints that were saved again under the same path, the last row counts
+    return list({row["path"]: row for row in rows}.values()) if name == "checkpoints" else rows
 
 
 def run_summary(blobs: BlobStore, run: str) -> RunSummary:
@@ -127,9 +140,6 @@ def run_summary(blobs: BlobStore, run: str) -> RunSummary:
     status = record["status"]
     if status == "running" and not in_use(blobs, run):
         status = "killed"
-    metrics: dict[str, float] = {}
-    for row in read_journal(blobs, run, "metrics"):
-        metrics |= {key: value for key, value in row.items() if key not in _ROW_KEYS}
     attempts = record["attempts"]
     return RunSummary(
         id=run,
@@ -137,7 +147,7 @@ def run_summary(blobs: BlobStore, run: str) -> RunSummary:
         status=status,
         started=attempts[0]["started"] if attempts else "",
         seconds=sum(attempt.get("seconds", 0.0) for attempt in attempts),
-        metrics=metrics,
+        metrics=record["metrics"],
         reason=record.get("reason", ""),
     )
 

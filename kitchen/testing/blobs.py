@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kitchen.ports.blobs import BlobStore
+from kitchen.ports.blobs import AppendableBlobs, BlobStore, top_folders
 
 INVALID_NAMES = [
     "",
@@ -146,6 +146,27 @@ class BlobLaws:
         assert not partial
         assert blobs.read("shared") in values
         assert list(blobs.list()) == ["shared"]
+
+    def test_topmost_folders_are_listed(self, blobs: BlobStore) -> None:
+        assert list(top_folders(blobs)) == []
+        for name in ("b/2", "a/10/x", "a/9", "file"):
+            blobs.write(name, b"")
+        assert list(top_folders(blobs)) == ["a", "b"]
+
+    def test_appended_bytes_follow_each_other(self, blobs: BlobStore) -> None:
+        if not isinstance(blobs, AppendableBlobs):
+            pytest.skip("this store does not append")
+        whole = b""
+        for data in (b"one\n", b"", b"\0\xff", b"two" * 100_000):
+            blobs.append("run/rows.jsonl", data)
+            whole += data
+            assert blobs.read("run/rows.jsonl") == whole
+        blobs.write("run/rows.jsonl", b"new")
+        blobs.append("run/rows.jsonl", b"er")
+        assert blobs.read("run/rows.jsonl") == b"newer"
+        for name in INVALID_NAMES:
+            with pytest.raises(ValueError, match="blob name"):
+                blobs.append(name, b"out")
 
     def test_it_locates_a_blob_for_people(self, blobs: BlobStore) -> None:
         blobs.write("run/one", b"")

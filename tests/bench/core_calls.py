@@ -29,7 +29,7 @@ PAIRS = 9  # of runs
 MOST = Goal(40.0, at_most=True)  # microseconds
 KINDS = {
     "runner alone": "no observer",
-    "kitchen run": "record, journals in a folder, log and console",
+    "kitchen run": "record, journals in a folder and console",
     "kitchen run, with metrics": "and a row of metrics in each iteration",
 }
 

@@ -35,10 +35,9 @@ from kitchen.recipe import Recipe
 from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.lock import InUse
 from kitchen.runs.logs import configure
-from kitchen.runs.record import OtherMachine
+from kitchen.runs.record import LostRows, OtherMachine
 from kitchen.runs.store import (
     check_new_run_name,
-    discard_failed_run,
     new_run_id,
     read_order,
     run_summary,
@@ -55,6 +54,7 @@ class OutputOptions:
     debug: bool = False
     other_machine: bool = False
     take_over: bool = False
+    accept_lost_metrics: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class _Run:
     kitchen: Kitchen
     adapters: AdapterChoice
     plan: Plan | None = None
+    new: bool = False
 
     def command(self, command: str, *words: str) -> str:
         """Return a command on this run, with the options that find its store."""
@@ -91,9 +92,8 @@ def _new_run(request: RunRequest, name: str | None) -> _Run:
     order, recipe, kitchen = resolved.require()
     if name is not None and kitchen.blobs is not None:
         check_new_run_name(kitchen.blobs, name)
-        discard_failed_run(kitchen.blobs, name)
     name = name or new_run_id(order.recipe)
-    return _Run(name, order, recipe, kitchen, request.adapter_choice, resolved.plan)
+    return _Run(name, order, recipe, kitchen, request.adapter_choice, resolved.plan, new=True)
 
 
 def resume(name: str, adapters: AdapterChoice, output: OutputOptions) -> int:
@@ -151,7 +151,9 @@ def _execute(ready: _Run, output: OutputOptions) -> Outcome:
             ready.kitchen,
             ready.name,
             (observer,),
+            new=ready.new,
             other_machine=output.other_machine,
+            accept_lost_metrics=output.accept_lost_metrics,
             take_over=output.take_over,
             plan=ready.plan,
         )
@@ -182,7 +184,7 @@ def _print_completion(
 
 def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
     """Return the commands that continue after a failure; none where nothing can be resumed."""
-    if isinstance(failure, InUse | OtherMachine):
+    if isinstance(failure, InUse | LostRows | OtherMachine):
         option = f"--{failure.option.replace('_', '-')}"
         return [f"to resume nevertheless: {failed.command('resume', option)}"]
     blobs = failed.kitchen.blobs

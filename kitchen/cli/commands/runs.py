@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from kitchen.cli.console import clock, console, table
 from kitchen.config.request import AdapterChoice, check_run_name, open_blobs
 from kitchen.config.yaml import yaml_value
 from kitchen.ports import BlobStore
-from kitchen.runs.store import RunSummary, list_runs, read_run, run_summary
+from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
 from kitchen.types import Table
 
 
@@ -104,5 +103,4 @@ def _adapters(order: Mapping[str, Any]) -> Table:
 
 
 def _checkpoints(blobs: BlobStore, run: str) -> list[dict[str, Any]]:
-    lines = (blobs.read(f"{run}/checkpoints.jsonl") or b"").splitlines()
-    return [json_.loads(line) for line in lines]
+    return list(read_journal(blobs, run, "checkpoints"))

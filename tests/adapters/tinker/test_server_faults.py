@@ -17,6 +17,7 @@ from kitchen import Observer, StageDone
 from kitchen.errors import RunFailed, SessionLost
 from kitchen.runs.store import read_journal
 from kitchen.types import Lora
+from tests.support.debug_log import debug_log
 from tests.support.fake_runs import run_recipe
 from tests.support.faulty_app import Fault, FaultyApp
 from tests.support.polling import wait_until
@@ -152,7 +153,8 @@ def test_queued_requests_are_reported_in_the_run_log(expected: list[dict[str, An
 
 
 def test_requests_are_logged_in_their_own_run_only() -> None:
-    logs = [run_with((Fault("busy", "optim_step", (3,)),))[2], run_with(())[2]]
+    with debug_log():
+        logs = [run_with((Fault("busy", "optim_step", (3,)),))[2], run_with(())[2]]
     busy, quiet = [[row for row in log if row.get("event") == "request"] for log in logs]
     for rows in (busy, quiet):
         steps = [row for row in rows if row["path"] == "optim_step" and row["status"] == 200]

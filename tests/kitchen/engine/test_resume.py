@@ -39,6 +39,7 @@ from kitchen.ports.blobs import seal, unseal
 from kitchen.runs.execute import execute
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure
+from kitchen.runs.record import LostRows
 from kitchen.runs.store import list_runs, read_run
 from kitchen.types import Result
 from kitchen.workflow import Step
@@ -243,6 +244,34 @@ def test_damaged_memoized_result_is_named() -> None:
                 cook(BASIC, blobs)
     blobs.delete(name)
     cook(BASIC, blobs)
+
+
+@pytest.mark.parametrize("journal", ["metrics", "samples", "tables"])
+def test_lost_rows_are_refused_unless_accepted(journal: str) -> None:
+    whole, blobs = FakeBlobs(), FakeBlobs()
+    cook(BASIC, whole)
+    with pytest.raises(Killed):
+        cook(BASIC, blobs, KillAt(70))
+    name = f"run/{journal}.jsonl"
+    rows = blobs.read(name) or b""
+    assert rows
+    flipped = bytearray(rows)
+    flipped[len(rows) // 2] ^= 1
+    for damaged in (b"", rows[: len(rows) // 2], bytes(flipped)):
+        blobs.write(name, damaged)
+        with pytest.raises(LostRows, match=f"{name} no longer holds .*--accept-lost-metrics"):
+            cook(BASIC, blobs)
+    blobs.delete(name)
+    with pytest.raises(LostRows):
+        cook(BASIC, blobs)
+    accepted = FakeBlobs()
+    for other in blobs.list():
+        accepted.write(other, blobs.read(other) or b"")
+    execute(ORDER, BASIC, make_kitchen(accepted), "run", accept_lost_metrics=True)
+    assert read_run(accepted, "run")["status"] == "completed"
+    blobs.write(name, rows)
+    cook(BASIC, blobs)
+    assert outcome(blobs) == outcome(whole)
 
 
 def test_another_plan_is_refused_before_a_save_point() -> None:

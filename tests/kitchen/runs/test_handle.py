@@ -19,6 +19,7 @@ from kitchen import Event, Outcome, Run
 from kitchen.engine.observers import Observer, StageStarted
 from kitchen.errors import ApiError, ConfigError, Interrupted, RunFailed
 from recipes.sl_basic import SlBasic
+from tests.support.debug_log import debug_log
 from tests.support.stew import GREETINGS, SMALL, Gate, Stew, cancelled_at, rows
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -270,9 +271,10 @@ def test_concurrent_runs_equal_sequential_ones() -> None:
         recipe, asked = orders[number]
         return kitchen.run(recipe, **asked, on_progress=listen, name=f"{number}-{together}"), events
 
-    alone = [cook(number, False) for number in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda number: cook(number, True), range(4)))
+    with debug_log():
+        alone = [cook(number, False) for number in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda number: cook(number, True), range(4)))
     for (first, events), (second, events_together) in zip(alone, together, strict=True):
         assert first.metrics == second.metrics
         assert rows(first) == rows(second)

@@ -1,0 +1,85 @@
+"""Runs in a store: names, summaries and orders."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kitchen
+from adapters.fake.blobs import FakeBlobs
+from kitchen.errors import ConfigError, KitchenError
+from kitchen.runs.store import list_runs, run_names
+from recipes.sl_basic import SlBasic
+from tests.support.commands import in_folder
+
+SETTINGS: dict[str, Any] = {"dataset": "ingredients", "max_steps": 2, "batch_size": 1}
+SETTINGS |= {"reading.limit": 4, "reading.held_out_rows": 1, "eval_every": 0}
+
+
+class Listing(FakeBlobs):
+    """Counts what a listing of runs reads and lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+
+    def read(self, name: str) -> bytes | None:
+        self.reads.append(name)
+        return super().read(name)
+
+
+def test_a_name_is_taken_once() -> None:
+    blobs, outcomes = FakeBlobs(), list[str]()
+    start = threading.Barrier(4)
+
+    def cook() -> None:
+        start.wait()
+        try:
+            kitchen.run(SlBasic, settings=SETTINGS, training="fake", blobs=blobs, name="dish")
+            outcomes.append("completed")
+        except KitchenError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=cook) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # of two at one moment both may be refused, but never both run
+    assert outcomes.count("completed") <= 1
+    assert len(outcomes) == 4
+    attempts = json.loads(blobs.read("dish/run.json") or b'{"attempts": []}')["attempts"]
+    assert len(attempts) == outcomes.count("completed")
+
+
+def test_summaries_read_one_blob_a_run() -> None:
+    blobs = Listing()
+    for name in ("one", "two"):
+        kitchen.run(SlBasic, settings=SETTINGS, training="fake", blobs=blobs, name=name)
+    blobs.reads.clear()
+    first, second = list_runs(blobs)
+    assert (first.id, second.id) == ("one", "two")
+    assert first.metrics["loss"] == second.metrics["loss"]
+    assert set(blobs.reads) == {"one/run.json", "two/run.json"}
+
+
+def test_order_of_another_version_is_named(tmp_path: Path) -> None:
+    with in_folder(tmp_path):
+        kitchen.run(SlBasic, settings=SETTINGS, training="fake", name="dish")
+        file = Path("runs/dish/run.json")
+        record = json.loads(file.read_text())
+        record["order"]["colour"] = "red"
+        file.write_text(json.dumps(record))
+        with pytest.raises(ConfigError, match=r"dish/run.json: its 'order' cannot be read.*colour"):
+            kitchen.resume("dish")
+
+
+def test_folders_that_are_no_runs_are_not_listed() -> None:
+    blobs = FakeBlobs()
+    for name in ("a/b/run.json", "c/other.json", "run.json", "d/run.json"):
+        blobs.write(name, b"{}")
+    assert run_names(blobs) == ["d"]
