@@ -126,7 +126,8 @@ def required_ports(cls: Any) -> Mapping[str, str]:
 
 @cache
 def _parameter_types(cls: Any) -> Mapping[str, Any]:
-    return get_type_hints(cls.__init__) if "__init__" in vars(cls) else {}
+    constructor = cls.__init__  # its own or an inherited one; object's is no function
+    return get_type_hints(constructor) if inspect.isfunction(constructor) else {}
 
 
 def build(port: str, names: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> Any:

@@ -97,7 +97,7 @@ class Journal:
         if rows > len(self._ends):
             return False
         end = self._ends[rows - 1] if rows else 0
-        return hashlib.sha256(self._content()[:end]).hexdigest() == state["sha256"]
+        return bool(hashlib.sha256(self._content()[:end]).hexdigest() == state["sha256"])
 
     def _read(self) -> None:
         """Find the rows that are in the store; what follows a damaged row is dropped."""

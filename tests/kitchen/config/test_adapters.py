@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
 from adapters.local.hub import LocalHub
-from kitchen.config.adapters import Kitchen, adapter_class
+from kitchen.config.adapters import Kitchen, adapter_class, required_ports
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports import DatasetStore, HubClient
 
@@ -41,6 +42,16 @@ def test_uninstalled_adapter_is_found_by_module_and_class(
         adapter_class("datasets", "pantry:Yours")
     with pytest.raises(BackendError, match="cannot be imported"):
         adapter_class("datasets", "no_pantry:Mine")
+
+
+class Quiet(FakeTraining):
+    """Inherits its constructor."""
+
+
+def test_inherited_constructor_gets_its_ports() -> None:
+    kitchen = Kitchen.named({"training": f"{__name__}:Quiet", "blobs": "fake"})
+    assert isinstance(kitchen.training, Quiet)
+    assert required_ports(Quiet) == required_ports(FakeTraining) == {"blobs": "blobs"}
 
 
 def test_adapter_wraps_the_one_that_it_names(
