@@ -95,7 +95,7 @@ def parse_conversation(row: Row, where: str) -> Conversation:
     _check_label(row, where)
     for fields, parse in _PARSERS:
         if all(row.get(field) is not None for field in fields):
-            first, others = split_answers(row, fields[-1])
+            first, others = split_answers(row, fields)
             return replace(_build(parse(first, where), where), other_answers=others)
     _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
