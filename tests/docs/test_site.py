@@ -22,7 +22,7 @@ LOADED_BY_CSS = re.compile(r"url\([\"']?(https?:[^)]+)\)")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    shell_output(ROOT, f"python -m mkdocs build --strict --site-dir '{folder}'")
+    shell_output(ROOT, f"python -m mkdocs build --strict --site-dir '{folder}'", timeout=600)
     return folder
 
 
