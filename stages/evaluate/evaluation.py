@@ -7,6 +7,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -133,7 +134,7 @@ class EvalConfig(GradingConfig):
             return "loss"
         references = [reference_answers(conversation) for conversation in conversations]
         if self.metric == "auto":
-            texts = [self.reference(text) for row in references for text in row]
+            texts = map(self.reference, chain.from_iterable(references))
             return "json" if default_metric(texts) == "json" else "loss"
         if problem := first_ungradable(METRIC_REWARDS[self.metric], references, self):
             row, reason = problem

@@ -151,7 +151,7 @@ def first_ungradable(
     reward: str, references: Sequence[Sequence[str]], grading: GradingConfig = AS_IS
 ) -> tuple[int, str] | None:
     """Return index and reason of the first row with a reference that is not right by itself."""
-    prepared = [[grading.reference(text) for text in row] for row in references]
+    prepared = [list(map(grading.reference, row)) for row in references]
     for index, row in enumerate(prepared):
         for text, original in zip(row, references[index], strict=True):
             if original.strip() and not text.strip():

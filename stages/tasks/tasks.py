@@ -142,7 +142,7 @@ def choose_reward(
     """
     references = [reference_answers(row) for row in rows]
     if reward is None:
-        texts = [grading.reference(text) for row in references for text in row]
+        texts = map(grading.reference, chain.from_iterable(references))
         reward = "field_f1" if default_metric(texts) == "json" else "exact"
     if problem := first_ungradable(reward, references, grading):
         row, reason = problem
