@@ -9,7 +9,7 @@ from typing import Any
 from kitchen import ports
 from kitchen.errors import DataError, did_you_mean
 from kitchen.ports.datasets import Row
-from stages.chat.answer_columns import split_answers
+from stages.chat.answer_columns import choices_around, parse_choices, split_answers
 from stages.chat.text_columns import (
     list_from_text,
     messages_from_dialogue,
@@ -29,6 +29,7 @@ FORMATS = (
     "prompt + completion",
     "instruction (+ input or context) + response or output",
     "input + output",
+    "prompt or question + choices + answer",
 )
 _COMMON_NAMES: Mapping[str, Sequence[str]] = {  # names of these columns in other data sets
     "prompt": ("question", "instruction", "input", "query", "problem"),
@@ -58,6 +59,7 @@ class Conversation:
     sampled: bool = False
     # answers that are right too, besides the last message: only evaluations and rewards read them
     other_answers: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # of multiple choice: the last message is one of them
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,13 @@ def parse_conversation(row: Row, where: str) -> Conversation:
     for fields, parse in _PARSERS:
         if all(row.get(field) is not None for field in fields):
             first, others = split_answers(row, fields)
-            return replace(_build(parse(first, where), where), other_answers=others)
+            conversation = _build(parse(first, where), where)
+            choices = choices_around(row, conversation.messages[-1].content)
+            return replace(conversation, other_answers=others, choices=choices)
+    if found := parse_choices(row, where):
+        question, choices, right = found
+        messages = (*_messages_of(row, question, "user", where), Message("assistant", right))
+        return replace(_build(messages, where), choices=choices)
     _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
     known = f"{'; '.join(FORMATS)}{_rename_hint(row, 'prompt')}"

@@ -8,6 +8,7 @@ from kitchen.errors import QualityError
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import interval, paired_bootstrap, ratio_bootstrap
 from kitchen.types import Metrics, Table
+from stages.evaluate.choices import CHOICE_MEASURES, ScoredChoices
 from stages.evaluate.evaluation import EvaluationAfter, EvaluationBefore, Likelihood
 from stages.evaluate.graded_answers import GradedAnswer, failure_counts
 
@@ -33,6 +34,10 @@ class CompareEvaluations(Stage):
             measured, lines = _compare_answers(before.answers[name], answers, self.seed)
             metrics |= {f"{name}/{key}": value for key, value in measured.items()}
             rows += [(name, str(len(answers)), *line) for line in lines]
+        for name, choices in after.choices.items():
+            measured, lines = _compare_choices(before.choices[name], choices, self.seed)
+            metrics |= {f"{name}/{key}": value for key, value in measured.items()}
+            rows += [(name, str(len(choices)), *line) for line in lines]
         for name, loss in after.losses.items():
             measured, lines = _compare_losses(before.losses[name], loss, self.seed)
             metrics |= {f"{name}/{key}": value for key, value in measured.items()}
@@ -62,13 +67,9 @@ def _compare_answers(
     for measure, read in _MEASURES.items():
         old = [float(read(answer)) for answer in before]
         new = [float(read(answer)) for answer in after]
-        gain = paired_bootstrap(old, new, seed=seed)
-        key = measure.replace(" ", "_").lower()
-        metrics[f"{key}_before"] = sum(old) / len(old)
-        metrics[f"{key}_after"] = sum(new) / len(new)
-        metrics[f"{key}_gain"] = gain.estimate
-        intervals = interval(old, seed).format(), interval(new, seed).format()
-        rows.append((measure, *intervals, gain.format(sign=True)))
+        compared, row = _compare_scores(measure, measure.replace(" ", "_").lower(), old, new, seed)
+        metrics |= compared
+        rows.append(row)
     failures_before, failures_after = failure_counts(before), failure_counts(after)
     for label, key in {**failures_before, **failures_after}:
         count_before = failures_before.get((label, key), 0)
@@ -77,6 +78,34 @@ def _compare_answers(
         metrics[f"{key}_after"] = float(count_after)
         rows.append((label, str(count_before), str(count_after), ""))
     return metrics, rows
+
+
+def _compare_choices(
+    before: Sequence[ScoredChoices], after: Sequence[ScoredChoices], seed: int
+) -> tuple[Metrics, _Rows]:
+    """Compare the choices of one set."""
+    metrics, rows = Metrics(), _Rows()
+    for (label, key), score in CHOICE_MEASURES.items():
+        old = [float(score(row)) for row in before]
+        new = [float(score(row)) for row in after]
+        compared, row = _compare_scores(label, key, old, new, seed)
+        metrics |= compared
+        rows.append(row)
+    return metrics, rows
+
+
+def _compare_scores(
+    label: str, key: str, old: Sequence[float], new: Sequence[float], seed: int
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Compare a score of the same problems before and after: metrics, and a row of the table."""
+    gain = paired_bootstrap(old, new, seed=seed)
+    metrics = {
+        f"{key}_before": sum(old) / len(old),
+        f"{key}_after": sum(new) / len(new),
+        f"{key}_gain": gain.estimate,
+    }
+    intervals = interval(old, seed).format(), interval(new, seed).format()
+    return metrics, (label, *intervals, gain.format(sign=True))
 
 
 def _compare_losses(before: Likelihood, after: Likelihood, seed: int) -> tuple[Metrics, _Rows]:
@@ -99,13 +128,14 @@ class QualityGate(Stage):
     at_least: float  # 0..1; 0 for no target
 
     def run(self, after: EvaluationAfter) -> None:
-        if self.at_least > 0 and not after.answers:
+        right = after.right()
+        if self.at_least > 0 and not right:
             raise QualityError(
                 f"the target is an exact match of {self.at_least:g}, but no held-out set has "
                 "graded answers"
             )
-        for name, answers in list(after.answers.items())[:1]:
-            exact_match = sum(answer.exact for answer in answers) / len(answers)
+        for name, answers in list(right.items())[:1]:
+            exact_match = sum(answers) / len(answers)
             if exact_match < self.at_least:
                 raise QualityError(
                     f"exact match on {name} is {exact_match:.3f}, below the target of "

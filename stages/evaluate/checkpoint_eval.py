@@ -18,6 +18,7 @@ from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, token_cost_rows
 from stages.data.dataset import HeldOut
 from stages.data.splits import ParsedRows, rename_columns, sample_rows
+from stages.evaluate.choices import CHOICE_MEASURES, choice_datums
 from stages.evaluate.evaluation import (
     GREEDY,
     DecodingConfig,
@@ -116,7 +117,7 @@ class EvaluateCheckpoint(Stage):
             self.decoding,
             self.seed,
         )
-        result = EvaluationAfter(evaluation.answers, evaluation.losses)
+        result = EvaluationAfter(evaluation.answers, evaluation.losses, evaluation.choices)
         return result, sample_records(evaluation)
 
     def preview(
@@ -134,6 +135,10 @@ class EvaluateCheckpoint(Stage):
             if metric == "loss":
                 datums = render_all(rows, tokenizer, self.render)
                 tokens_read += sum(len(datum.tokens) + 1 for datum in datums)
+            elif metric == "choice":
+                for row in rows:
+                    datums = choice_datums(row, tokenizer, self.render)
+                    tokens_read += sum(len(datum.tokens) + 1 for datum in datums)
             else:
                 tokens_read += sum(len(prompt_tokens(r, tokenizer, self.render)) for r in rows)
                 answers += len(rows) * self.decoding.tries
@@ -179,6 +184,11 @@ def evaluation_report(
         for (label, measure), count in failure_counts(answers).items():
             metrics[f"{name}/{measure}{suffix}"] = float(count)
             rows.append((name, problems, label, f"{count} of {len(answers)} answers"))
+    for name, choices in evaluation.choices.items():
+        for (label, measure), score in CHOICE_MEASURES.items():
+            mean = interval([float(score(row)) for row in choices], seed)
+            metrics |= _interval_metrics(f"{name}/{measure}{suffix}", mean)
+            rows.append((name, str(len(choices)), label, mean.format()))
     for name, loss in evaluation.losses.items():
         for measure, (label, totals, sizes) in loss.measures().items():
             mean = ratio_bootstrap(totals, sizes, seed)

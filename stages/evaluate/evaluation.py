@@ -30,6 +30,7 @@ from stages.chat.conversations import Conversation, TrainRows
 from stages.chat.prompts import prompt_tokens, reference_answers
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut, normalise_weights
+from stages.evaluate.choices import ScoredChoices, check_choices, score_choices
 from stages.evaluate.graded_answers import METRIC_REWARDS, GradedAnswer, grade_samples
 from stages.evaluate.reference import open_sampler, sample_answers
 from stages.tasks.grading import GradingConfig
@@ -37,6 +38,8 @@ from stages.tasks.json_score import default_metric
 from stages.tasks.rewards import first_ungradable, require_extra
 from stages.train.optim import summed_metrics
 from stages.train.session import FinalWeights
+
+UNSAMPLED = ("choice", "loss")  # metrics for which no answers are sampled
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,17 @@ class Evaluation:
 
     answers: Mapping[str, tuple[GradedAnswer, ...]]
     losses: Mapping[str, Likelihood]
+    choices: Mapping[str, tuple[ScoredChoices, ...]] = field(default_factory=dict)
+
+    def right(self) -> Mapping[str, Sequence[bool]]:
+        """Return whether each answer is right, of the sets whose answers are graded or chosen."""
+        return {
+            **{name: [row.exact for row in rows] for name, rows in self.answers.items()},
+            **{
+                name: [row.chosen == row.expected for row in rows]
+                for name, rows in self.choices.items()
+            },
+        }
 
 
 @dataclass(frozen=True)
@@ -96,22 +110,23 @@ class EvalConfig(GradingConfig):
     """Options of an evaluation on held-out sets, by graded answers or by the loss."""
 
     # json compares answers as JSON objects, text as text, math as numbers or formulas (after the
-    # last #### if there is one); loss measures the loss of the reference answers instead; auto is
-    # json if all reference answers are JSON objects, else loss
-    metric: Literal["auto", "json", "text", "math", "loss"] = "auto"
+    # last #### if there is one); choice takes the likeliest of the row's choices; loss measures
+    # the loss of the reference answers instead; auto is json if all reference answers are JSON
+    # objects, else loss
+    metric: Literal["auto", "json", "text", "math", "choice", "loss"] = "auto"
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer counts as wrong
     # exact match required on the first held-out set; below it, the run ends with exit code 5
     at_least: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
-        check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "loss"))
+        check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "choice", "loss"))
         super().__post_init__()
         self.check_options(self.metric)
         if self.at_least > 0 and self.metric == "loss":
             raise ConfigError(
                 f"evaluation.at_least={self.at_least} requires an exact match, which is not "
-                "measured with metric=loss: set evaluation.metric to json, text or math, or leave "
-                "at_least out"
+                "measured with metric=loss: set evaluation.metric to json, text, math or choice, or "
+                "leave at_least out"
             )
         if self.metric == "math":
             require_extra("math_verify", "evaluation.metric=math")
@@ -119,7 +134,7 @@ class EvalConfig(GradingConfig):
     def check_options(self, metric: str, name: str = "") -> None:
         """Raise ConfigError for options that have no effect on a metric; auto may become json."""
         unused = [] if metric == "text" else list(self.text_options())
-        if self.extract is not None and metric == "loss":
+        if self.extract is not None and metric in UNSAMPLED:
             unused.append("extract")
         if unused:
             where = f" of {name}" if name else ""
@@ -130,8 +145,10 @@ class EvalConfig(GradingConfig):
 
     def metric_for(self, conversations: Sequence[Conversation]) -> str:
         """Choose the metric of a set; raises DataError for an answer that it cannot grade."""
-        if self.metric == "loss":
-            return "loss"
+        if self.metric == "choice":
+            check_choices(conversations)
+        if self.metric in UNSAMPLED:
+            return self.metric
         references = [reference_answers(conversation) for conversation in conversations]
         if self.metric == "auto":
             texts = map(self.reference, chain.from_iterable(references))
@@ -187,13 +204,17 @@ class _Evaluator:
 
     async def evaluate(self, held_out: HeldOut) -> Evaluation:
         metrics = await asyncio.to_thread(metrics_by_set, held_out, self.config, self.decoding)
-        answers, losses = {}, {}
+        answers, losses, choices = {}, {}, {}
         for name, conversations in held_out.sets.items():
             if metrics[name] == "loss":
                 losses[name] = await self._likelihood(conversations)
+            elif metrics[name] == "choice":
+                choices[name] = await score_choices(
+                    self.sampler, self.tokenizer, self.render, conversations
+                )
             else:
                 answers[name] = await self._answers(name, conversations, metrics[name])
-        return Evaluation(answers, losses)
+        return Evaluation(answers, losses, choices)
 
     async def _answers(
         self, name: str, conversations: Sequence[Conversation], metric: str
@@ -270,9 +291,11 @@ def metrics_by_set(
             "evaluated by its loss: set evaluation.metric=text to compare its answers as text, or "
             "leave at_least out"
         )
-    if decoding != GREEDY and by_loss:
+    unsampled = [name for name, metric in metrics.items() if metric in UNSAMPLED]
+    if decoding != GREEDY and unsampled:
+        by = "its loss" if by_loss else "the likelihood of choices"
         raise ConfigError(
-            f"{by_loss[0]} is evaluated by its loss, for which no answers are sampled, so "
+            f"{unsampled[0]} is evaluated by {by}, for which no answers are sampled, so "
             "temperature, tries and pass_at have no effect: set evaluation.metric=text to compare "
             "answers as text, or choose other splits"
         )
@@ -303,7 +326,9 @@ class EvaluateBase(Stage):
     ) -> tuple[EvaluationBefore, Samples]:
         sampler = open_sampler(self.model, client, blobs)
         result = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
-        return EvaluationBefore(result.answers, result.losses), sample_records(result, "before")
+        return EvaluationBefore(result.answers, result.losses, result.choices), sample_records(
+            result, "before"
+        )
 
 
 class EvaluateWeights(Stage):
@@ -318,7 +343,9 @@ class EvaluateWeights(Stage):
     ) -> tuple[EvaluationAfter, Samples]:
         sampler = client.sampler(weights)
         result = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
-        return EvaluationAfter(result.answers, result.losses), sample_records(result, "after")
+        return EvaluationAfter(result.answers, result.losses, result.choices), sample_records(
+            result, "after"
+        )
 
 
 async def evaluate(
@@ -344,6 +371,8 @@ def sample_records(evaluation: Evaluation, when: str | None = None) -> Samples:
     records: list[dict[str, Any]] = []
     for name, answers in evaluation.answers.items():
         records += [{**extra, "set": name, **_record(answer)} for answer in answers]
+    for name, rows in evaluation.choices.items():
+        records += [{**extra, "set": name, **row.record()} for row in rows]
     return Samples(tuple(records))
 
 

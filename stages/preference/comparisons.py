@@ -25,7 +25,7 @@ from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
-from stages.evaluate.evaluation import EvalConfig
+from stages.evaluate.evaluation import UNSAMPLED, EvalConfig
 from stages.evaluate.graded_answers import grade_samples
 from stages.evaluate.reference import open_sampler, sample_answers
 from stages.tasks.json_score import default_metric
@@ -255,7 +255,8 @@ class SampleRejectedAnswers(Stage):
 
     def _metric(self, chosen: Sequence[Conversation]) -> str:
         metric = self.evaluation.metric_for(chosen)
-        return default_metric(map(reference_answer, chosen)) if metric == "loss" else metric
+        is_unsampled = metric in UNSAMPLED
+        return default_metric(map(reference_answer, chosen)) if is_unsampled else metric
 
     async def _first_wrong(
         self, chosen: Conversation, tries: Sequence[Sampled], tokenizer: Tokenizer, metric: str
