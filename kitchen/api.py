@@ -130,12 +130,11 @@ def resume(
     """Resume a run where it stopped and return at once; a completed run is over immediately.
 
     Recipe, settings and adapters come from the run's record; pass a class or objects for those
-    that cannot be rebuilt from it. `trust` loads a recipe outside of the package `recipes`, and
-    adapters that are not installed; to load them runs their code. Raises NotTrusted without it.
+    that cannot be rebuilt from it. Raises NotTrusted for a recipe outside of the package `recipes`
+    and for adapters that are not installed, unless `trust`: loading them runs their code.
     """
     store = _open_store(blobs, runs)
-    order = read_order(store, check_run_name(run))
-    summary = run_summary(store, run)
+    order, summary = read_order(store, check_run_name(run)), run_summary(store, run)
     start = partial(
         Run,
         run,
@@ -150,12 +149,8 @@ def resume(
     adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
     replacements = {port: adapter for port, adapter in adapters.items() if adapter is not None}
     resolved = _resolve_resumed(run, order, recipe, replacements, runs, trust=trust)
-    options = {
-        "other_machine": other_machine,
-        "take_over": take_over,
-        "accept_lost_metrics": accept_lost_metrics,
-    }
-    return start(_target(order, run, resolved, observers, **options))
+    accepted = {"other_machine": other_machine, "accept_lost_metrics": accept_lost_metrics}
+    return start(_target(order, run, resolved, observers, take_over=take_over, **accepted))
 
 
 def _start(

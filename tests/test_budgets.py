@@ -19,7 +19,12 @@ MAX_FUNCTION = 40  # lines
 MAX_RECIPE = 60
 MAX_RUN = 25  # of a stage's `run`, exclusive
 NOT_ENTRIES = {"__init__.py", "py.typed", "__pycache__"}
-PLAIN_PACKAGES = ("kitchen", "adapters")  # without stacked comprehensions and conditionals
+PLAIN_PACKAGES = (
+    "kitchen",
+    "adapters",
+    "stages",
+    "recipes",
+)  # without stacked comprehensions and conditionals
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp

@@ -37,6 +37,7 @@ class LocalBlobs:
 
     def __init__(self, root: str = "runs") -> None:
         self._root = Path(root).expanduser().absolute()
+        self._real_root = os.path.realpath(self._root).rstrip(os.sep) + os.sep
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
@@ -120,7 +121,7 @@ class LocalBlobs:
 
     def _is_inside(self, path: Path) -> bool:
         with _translated_errors(path):
-            return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._root))
+            return f"{os.path.realpath(path)}{os.sep}".startswith(self._real_root)
 
 
 def _replace(path: Path, data: bytes) -> None:

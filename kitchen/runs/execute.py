@@ -57,18 +57,12 @@ def execute(
         if new:
             check_new_run_name(kitchen.blobs, run, held=True)
             discard_failed_run(kitchen.blobs, run)
-        record = RunRecord(
-            kitchen.blobs,
-            run,
-            order,
-            rendering=_rendering(recipe, order),
-            other_machine=other_machine,
-            accept_lost_metrics=accept_lost_metrics,
-        )
+        rendering = _rendering(recipe, order)
+        accepted = {"other_machine": other_machine, "accept_lost_metrics": accept_lost_metrics}
+        record = RunRecord(kitchen.blobs, run, order, rendering=rendering, **accepted)
+        group = ObserverGroup((record, *observers))
         with copy_log_to(record.log):
-            return _run_recorded(
-                plan, recipe, kitchen, run, ObserverGroup((record, *observers)), stop_signal
-            )
+            return _run_recorded(plan, recipe, kitchen, run, group, stop_signal)
 
 
 def _run_recorded(

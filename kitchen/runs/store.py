@@ -91,6 +91,11 @@ def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
     data = blobs.read(name)
     if data is None:
         raise ConfigError(f"there is no run {run!r}; {did_you_mean(run, run_names(blobs))}")
+    return _parse_record(blobs, run, data)
+
+
+def _parse_record(blobs: BlobStore, run: str, data: bytes) -> dict[str, Any]:
+    name = f"{run}/run.json"
     try:
         record = json.loads(data)
     except ValueError as error:
@@ -136,7 +141,10 @@ def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, An
 
 def run_summary(blobs: BlobStore, run: str) -> RunSummary:
     """Summarise a run; one that is recorded as running, but that no process uses, was killed."""
-    record = read_run(blobs, run)
+    return _summary(blobs, run, read_run(blobs, run))
+
+
+def _summary(blobs: BlobStore, run: str, record: Mapping[str, Any]) -> RunSummary:
     status = record["status"]
     if status == "running" and not in_use(blobs, run):
         status = "killed"
@@ -154,11 +162,12 @@ def run_summary(blobs: BlobStore, run: str) -> RunSummary:
 
 def list_runs(blobs: BlobStore) -> Sequence[RunSummary]:
     """Summarise all runs; one that cannot be read has the status "unreadable" and the reason."""
-    return [_summary_or_reason(blobs, run) for run in run_names(blobs)]
+    records = ((run, blobs.read(f"{run}/run.json")) for run in top_folders(blobs))
+    return [_summary_or_reason(blobs, run, data) for run, data in records if data is not None]
 
 
-def _summary_or_reason(blobs: BlobStore, run: str) -> RunSummary:
+def _summary_or_reason(blobs: BlobStore, run: str, data: bytes) -> RunSummary:
     try:
-        return run_summary(blobs, run)
+        return _summary(blobs, run, _parse_record(blobs, run, data))
     except (ConfigError, ValueError, KeyError, TypeError) as error:
         return RunSummary(run, "", "unreadable", "", 0.0, {}, str(error))

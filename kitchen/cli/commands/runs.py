@@ -14,9 +14,11 @@ from kitchen.ports import BlobStore
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
 from kitchen.types import Table
 
+_MOST_SHOWN = 50  # lines
+
 
 def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
-    """Print one line per run."""
+    """Print one line per run: the newest ones, newest first, or with `json` all of them."""
     runs = list_runs(open_blobs(adapters))
     if json:
         print(as_json([vars(run) for run in runs]))
@@ -25,12 +27,18 @@ def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
         console().print("there are no runs here; `kitchen run recipes.sl_basic` starts one")
         return 0
     columns = ("run", "status", "started, UTC", "took", "last")
-    console().print(table(Table("Runs", columns, tuple(map(_row, runs)))))
+    newest_first = sorted(runs, key=lambda run: run.started, reverse=True)
+    shown = tuple(map(_row, newest_first[:_MOST_SHOWN]))
+    console().print(table(Table("Runs", columns, shown)))
+    if len(runs) > _MOST_SHOWN:
+        text = f"{len(runs) - _MOST_SHOWN:,} older runs are not shown; --json lists all of them"
+        console().print(text, soft_wrap=True)
     return 0
 
 
 def _row(run: RunSummary) -> tuple[str, ...]:
-    last = f"loss {run.metrics['loss']:.4g}" if "loss" in run.metrics else ""
+    loss = run.metrics.get("loss")
+    last = f"loss {loss:.4g}" if isinstance(loss, (int, float)) else ""
     if run.status == "unreadable":
         last = run.reason
     started = run.started[:16].replace("T", " ")
@@ -58,7 +66,7 @@ def show_run(name: str, adapters: AdapterChoice, *, json: bool) -> int:
 def _tables(
     summary: RunSummary, record: Mapping[str, Any], where: str, checkpoints: list[dict[str, Any]]
 ) -> list[Table]:
-    metrics = [(name, f"{value:.6g}") for name, value in summary.metrics.items()]
+    metrics = [(name, _number(value)) for name, value in summary.metrics.items()]
     weights = [(saved["role"], str(saved["step"]), saved["at"]) for saved in checkpoints]
     facts = [(name, str(value)) for name, value in record["facts"].items()]
     return [
@@ -69,6 +77,10 @@ def _tables(
         Table("Last metrics", ("metric", "value"), tuple(metrics)),
         Table("Weights", ("role", "step", "where"), tuple(weights)),
     ]
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
 
 
 def _outcome(summary: RunSummary, attempts: int, where: str) -> Table:
