@@ -30,9 +30,11 @@ class ChatSl(TrainingRecipe):
     def workflow(self) -> Step:
         mixture = {"ingredients": 1.0, "arithmetic": 1.0} if self.mixture is None else self.mixture
         batches = data.MixtureBatches(mixture, self.batch_size, self.steps, self.seed)
+        drop_bad_rows = evaluate.DropBadMixtureRows(self.rendering, self.evaluation)
         return sequence(
             data.LoadMixture(tuple(mixture), self.reading, self.seed),
             train.OpenSession(self.model, self.lora),
+            *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.StartExports(),
             data.RenderMixture(self.rendering),
             evaluate.RenderHeldOut(self.rendering),

@@ -7,7 +7,7 @@ from pydantic import PositiveFloat, PositiveInt
 from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
 from recipes._base import RolloutRecipe
-from stages import chat, distill, evaluate, rl, tasks, train
+from stages import chat, data, distill, evaluate, rl, tasks, train
 from stages.evaluate.kl import kl_stages
 
 
@@ -38,9 +38,11 @@ class Distillation(RolloutRecipe):
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         rows = self.reading, self.seed, self.problems
+        drop_bad_rows = distill.DropBadPrompts(self.rendering, self.evaluation)
         return sequence(
             *distill.load_prompts(self.dataset, self.teachers, *rows),
             train.OpenSession(self.model, self.lora),
+            *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             distill.OpenTeachers(teachers, self.instruction),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
             *kl_stages(evaluate.MeasureKLBefore, *kl, model=self.model),

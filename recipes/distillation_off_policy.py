@@ -27,9 +27,11 @@ class DistillationOffPolicy(EpochRecipe):
         rows = None if answers is None else -(-answers // self.writing.tries)
         epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps)
         batches = data.ShuffledBatches(self.batch_size, self.seed)
+        drop_bad_rows = evaluate.DropBadRows(self.rendering, self.evaluation)
         return sequence(
             data.LoadDataset(self.dataset, self.reading, self.seed, rows),
             train.OpenSession(self.model, self.lora),
+            *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.StartExports(),
             evaluate.IdentifyWeights(teacher, "teacher"),
             distill.GenerateTeacherAnswers(teacher, self.writing, *prompted),

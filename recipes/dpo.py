@@ -27,18 +27,16 @@ class Dpo(EpochRecipe):
 
     def workflow(self) -> Step:
         loss = preference.PairLoss(
-            self.loss,
-            beta=self.beta,
-            label_smoothing=self.label_smoothing,
-            imitation=self.imitation,
-            target_margin=self.target_margin,
+            self.loss, self.beta, self.label_smoothing, self.imitation, self.target_margin
         )
         reference = self.reference or self.model
         epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps).using(preference.PAIRS)
         batches = preference.ShuffledPairs(self.batch_size, self.seed)
+        drop_bad_rows = preference.DropBadComparisons(self.rendering, self.evaluation)
         return sequence(
             preference.LoadComparisons(self.dataset, self.reading, self.seed),
             train.OpenSession(self.model, self.lora),
+            *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(reference, "reference"),
             evaluate.StartExports(),
             preference.SampleRejectedAnswers(

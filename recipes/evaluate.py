@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import NonNegativeInt, PositiveInt
 
 from kitchen import Recipe, Step, sequence
-from stages import chat, evaluate
+from stages import chat, data, evaluate
 
 
 class Evaluate(Recipe):
@@ -23,14 +23,20 @@ class Evaluate(Recipe):
     # maximum number of rows per split, chosen at random; null for all
     rows: PositiveInt | None = None
     columns: Mapping[str, str] = {}  # columns to rename: columns.OLD=NEW
+    # rows that cannot be read or rendered: stop with an error, or drop and list them
+    bad_rows: data.BadRowsName = "error"
     rendering: chat.RenderDataset = chat.RenderDataset()
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     answering: evaluate.DecodingConfig = evaluate.DecodingConfig()
     seed: NonNegativeInt = 0  # random seed of the choice of rows, sampling and bootstraps
 
     def workflow(self) -> Step:
+        drop_bad_rows = evaluate.DropBadQuestions(self.weights, self.rendering, self.evaluation)
         return sequence(
-            evaluate.LoadHeldOut(self.dataset, self.splits, self.rows, self.columns, self.seed),
+            evaluate.LoadHeldOut(
+                self.dataset, self.splits, self.rows, self.columns, self.seed, self.bad_rows
+            ),
+            *data.when_dropping(self.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(self.weights),
             evaluate.EvaluateCheckpoint(
                 self.weights, self.evaluation, self.rendering, self.answering, self.seed

@@ -28,9 +28,11 @@ class Kto(EpochRecipe):
         reference = self.reference or self.model
         epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps).using(preference.PAIRS)
         batches = preference.ShuffledPairs(self.batch_size, self.seed)
+        drop_bad_rows = preference.DropBadLabelledAnswers(self.rendering, self.evaluation)
         return sequence(
             preference.LoadLabelledAnswers(self.dataset, self.reading, self.seed),
             train.OpenSession(self.model, self.lora),
+            *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(reference, "reference"),
             evaluate.StartExports(),
             preference.SampleRejectedAnswers(

@@ -19,9 +19,11 @@ class SlBasic(EpochRecipe):
         rows = self.rendering.rows_for_steps(self.max_steps, self.batch_size)  # None: all of them
         epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps)
         batches = data.ShuffledBatches(self.batch_size, self.seed)
+        drop_bad_rows = evaluate.DropBadRows(self.rendering, self.evaluation)
         return sequence(
             data.LoadDataset(self.dataset, self.reading, self.seed, rows),
             train.OpenSession(self.model, self.lora),
+            *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.StartExports(),
             self.rendering,
             evaluate.RenderHeldOut(self.rendering),

@@ -1,5 +1,6 @@
 """Training and held-out rows: loading, splits, mixtures, epochs and batches."""
 
+from stages.data.bad_rows import BadRowsName, when_dropping
 from stages.data.dataset import Epoch, Epochs, HeldOut, LoadDataset, ShuffledBatches
 from stages.data.mixture import (
     LoadMixture,
@@ -12,6 +13,7 @@ from stages.data.splits import DataConfig
 from stages.data.views import batches, rename, select, shuffle, skip, split, take
 
 __all__ = [
+    "BadRowsName",
     "DataConfig",
     "Epoch",
     "Epochs",
@@ -30,4 +32,5 @@ __all__ = [
     "skip",
     "split",
     "take",
+    "when_dropping",
 ]

@@ -16,8 +16,9 @@ from kitchen.types import Batch, Datum, Facts, Price, Table
 from stages.chat.conversations import Conversation, TrainRows, parse_conversation
 from stages.chat.render import TrainData
 from stages.chat.token_cost import EpochSize, token_cost_rows
+from stages.data.bad_rows import BadRow
 from stages.data.splits import DataConfig as DataConfig  # re-exported for recipes
-from stages.data.splits import DatasetReader, Indices, ParsedRows, rename_columns, sample_rows
+from stages.data.splits import DatasetReader, Indices, ParsedRows, sample_rows
 from stages.data.views import select
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ class HeldOut:
     """Conversations that are never trained on, by the name of their set."""
 
     sets: Mapping[str, tuple[Conversation, ...]]
+    bad_rows: tuple[BadRow, ...] = ()  # rows left out, of the training data too
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class DatasetLoader(Stage):
             raise ConfigError(
                 "reading.stream=true needs to know how many rows to take from the stream: set "
                 "reading.limit (or, in a recipe of conversations, max_steps, with "
-                "rendering.overlong=error)"
+                "rendering.overlong=error and reading.bad_rows=error)"
             )
 
     def verify(self, store: DatasetStore) -> None:
@@ -76,7 +78,7 @@ class LoadDataset(DatasetLoader):
             for split, data in loaded.held_out.items()
         }
         train = TrainRows(ParsedRows(loaded.train, parse_conversation))
-        return train, HeldOut(held_out), loaded.facts, loaded.table
+        return train, HeldOut(held_out, loaded.bad_rows), loaded.facts, loaded.table
 
     preview = run
 
@@ -90,6 +92,7 @@ class LoadedDataset:
     held_out: Mapping[str, Dataset]  # by set name
     facts: Facts
     table: Table
+    bad_rows: tuple[BadRow, ...]  # rows left out of all splits
 
     def digest(self, split: str) -> str | None:
         """Return the SHA-256 of a split; None for held-out rows taken from the training split."""
@@ -100,11 +103,11 @@ def load_splits(reader: DatasetReader) -> LoadedDataset:
     """Load the training rows and the held-out sets; raises DataError."""
     train_split, test_splits = reader.splits()
     row_limit = reader.config.row_limit(reader.max_rows) or 0
-    opened = {train_split: reader.open(train_split, row_limit)}
-    opened |= {split: reader.open(split, 0) for split in test_splits}
+    opened = {train_split: reader.read(train_split, row_limit)}
+    opened |= {split: reader.read(split, 0) for split in test_splits}
     facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in opened.items()})
     facts[f"data.{train_split}.dataset"] = reader.dataset
-    rows = {split: rename_columns(data, reader.config.columns) for split, data in opened.items()}
+    rows = {split: read.data for split, read in opened.items()}
     if test_splits:
         held_out_indices = np.zeros(0, np.int64)
         held_out = {
@@ -121,7 +124,9 @@ def load_splits(reader: DatasetReader) -> LoadedDataset:
         (split, use, f"{len(data):,}", f"{len(rows.get(split, rows[train_split])):,}")
         for split, use, data in parts
     ]
-    return LoadedDataset(train_split, train, held_out, facts, _rows_table(reader, counts))
+    bad_rows = tuple(row for read in opened.values() for row in read.bad_rows)
+    table = _rows_table(reader, counts)
+    return LoadedDataset(train_split, train, held_out, facts, table, bad_rows)
 
 
 def _rows_table(reader: DatasetReader, counts: Sequence[tuple[str, str, str, str]]) -> Table:

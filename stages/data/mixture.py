@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from kitchen.types import Batch, Datum, Facts, LossOutput, Metrics, Price, Table
 from stages.chat.conversations import Conversation, TrainRows, parse_conversation
 from stages.chat.render import RenderDataset, TrainData
 from stages.chat.token_cost import token_cost_rows
+from stages.data.bad_rows import BadRow
 from stages.data.dataset import (
     ROWS_COLUMNS,
     HeldOut,
@@ -78,6 +79,7 @@ class LoadMixture(Stage):
         held_out: dict[str, tuple[Conversation, ...]] = {}
         facts = Facts()
         table_rows: list[tuple[str, ...]] = []
+        bad_rows: list[BadRow] = []
         for name, dataset in loaded.items():
             train[name] = ParsedRows(dataset.train, parse_conversation)
             for split, data in dataset.held_out.items():
@@ -85,8 +87,9 @@ class LoadMixture(Stage):
             for key, value in dataset.facts.items():
                 facts[key.replace("data.", f"data.{name}.", 1)] = value
             table_rows += [(name, *row) for row in dataset.table.rows]
+            bad_rows += [replace(row, split=f"{name}/{row.split}") for row in dataset.bad_rows]
         table = Table("Rows", ("data set", *ROWS_COLUMNS), tuple(table_rows))
-        return MixtureRows(train), HeldOut(held_out), facts, table
+        return MixtureRows(train), HeldOut(held_out, tuple(bad_rows)), facts, table
 
     preview = run
 

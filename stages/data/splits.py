@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -17,6 +17,7 @@ from kitchen.config.splits import SplitRoles, assign_splits
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
 from stages.chat.conversations import parse_conversation
+from stages.data.bad_rows import BadRow, BadRows, BadRowsName, RowReader
 from stages.data.views import rename, select
 
 # seed of the choice of held-out rows: with the run's seed, a run could train on rows that another
@@ -42,11 +43,15 @@ class DataConfig:
     held_out_rows: PositiveInt = 200  # maximum number of rows per held-out set, chosen at random
     # columns to rename: reading.columns.OLD=NEW
     columns: Mapping[str, str] = field(default_factory=dict)
+    # rows that cannot be read or rendered: stop with an error, or drop and list them
+    bad_rows: BadRowsName = "error"
     # stream the rows and read only as many as needed; requires reading.limit or max_steps
     stream: bool = False
 
     def row_limit(self, max_rows: int | None) -> int | None:
         """Return the smaller of the two limits on training rows; None if there is neither."""
+        if self.bad_rows == "drop":
+            max_rows = None  # more rows than are trained on, because some may be left out
         limits = [count for count in (self.limit, max_rows) if count is not None]
         return min(limits, default=None)
 
@@ -59,6 +64,15 @@ def check_generated(dataset: str, reading: DataConfig) -> None:
             "and held_out_rows, the numbers of problems to train on and to hold out; leave out the "
             "others"
         )
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """The rows of a split with their final column names."""
+
+    data: Dataset
+    fingerprint: str  # of the split as it is stored
+    bad_rows: tuple[BadRow, ...] = ()  # those that were left out
 
 
 @dataclass(frozen=True)
@@ -88,20 +102,44 @@ class DatasetReader:
         info = self.store.info(self.dataset)
         return assign_splits(info, self.config.train, self.config.test)
 
-    def open(self, split: str, count: int) -> Dataset:
-        """Open a split; a stream is read up to `count` rows and those that may be held out."""
-        if not self.config.stream:
-            return self.store.load(self.dataset, split=split)
-        stream = self.store.stream(self.dataset, split=split)
+    def read(self, split: str, count: int) -> SplitRows:
+        """Read a split; a stream is read up to `count` rows and those that may be held out."""
+        if self.config.bad_rows == "drop":
+            return self._read_good(split, count)
+        if self.config.stream:
+            data = self._buffered(self.store.stream(self.dataset, split=split), split, count)
+        else:
+            data = self.store.load(self.dataset, split=split)
+        return SplitRows(rename_columns(data, self.config.columns), data.fingerprint)
+
+    def _read_good(self, split: str, count: int) -> SplitRows:
+        """Read the rows of a split that have no error, and list the others."""
+        bad = BadRows(split)
+        reader = RowReader(self.config.columns, self.parse)
+        if self.config.stream:
+            stream = self.store.stream(self.dataset, split=split, on_bad_row=bad.add)
+            with bad.explained():
+                data = self._buffered(reader.good_stream(stream, bad), split, count)
+            fingerprint = data.fingerprint
+        else:
+            with bad.explained():
+                data = self.store.load(self.dataset, split=split, on_bad_row=bad.add)
+            fingerprint = data.fingerprint
+            data = reader.good_rows(data, bad)
+        rows = rename_columns(data, self.config.columns)
+        return SplitRows(rows, fingerprint, tuple(bad.rows))
+
+    def _buffered(self, stream: Iterator[StreamedRow], split: str, count: int) -> Dataset:
         rows = islice(stream, count + self.config.held_out_rows)
         return BufferedRows(rows, f"{self.dataset} {split}")
 
     def training_rows(self, data: Dataset, held_out: Indices) -> Dataset:
         """Return the rows to train on, in their order, without the held-out ones."""
         indices = np.delete(np.arange(len(data)), held_out)[: self.config.limit]
-        if self.max_rows is not None and self.max_rows < len(indices):
+        max_rows = self.max_rows if self.config.bad_rows == "error" else None
+        if max_rows is not None and max_rows < len(indices):
             random = np.random.default_rng(self.seed)
-            chosen = random.choice(indices, self.max_rows, replace=False, shuffle=False)
+            chosen = random.choice(indices, max_rows, replace=False, shuffle=False)
             indices = np.sort(chosen)
         return select(data, indices)
 

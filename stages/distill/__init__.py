@@ -10,6 +10,7 @@ from stages.distill.off_policy import (
 )
 from stages.distill.on_policy import (
     DivergenceName,
+    DropBadPrompts,
     PromptsFromRows,
     PromptsFromSources,
     ReportAnswers,
@@ -28,6 +29,7 @@ from stages.distill.teachers import (
 __all__ = [
     "ComputeTeacherLogprobs",
     "DivergenceName",
+    "DropBadPrompts",
     "EvaluateTeacher",
     "GenerateTeacherAnswers",
     "GenerationConfig",

@@ -12,16 +12,20 @@ from kitchen import Step
 from kitchen.errors import ConfigError, check_name
 from kitchen.ports import Tokenizer, TrainingClient, arrival
 from kitchen.stage import Need, Stage
-from kitchen.types import Array, Datum, Metrics, Samples, Tokens
+from kitchen.types import Array, Datum, Metrics, Samples, Table, Tokens
 from stages.chat.conversations import Conversation, TrainRows
 from stages.chat.prompts import message_to_dict, prompt_messages
-from stages.data.dataset import DataConfig, LoadDataset
+from stages.chat.render import RenderDataset
+from stages.data.bad_rows import report_bad_rows
+from stages.data.dataset import DataConfig, HeldOut, LoadDataset
 from stages.data.mixture import LoadMixture, MixtureRows
 from stages.distill.teachers import ComputeTeacherLogprobs, Teachers
+from stages.evaluate.bad_rows import good_held_out
+from stages.evaluate.evaluation import EvalConfig
 from stages.rl.policy_gradient import ComputeAdvantages, PolicyData, ReportPolicy
 from stages.rl.rollouts import Episode, Rollouts, TrainingExample, generation_metrics
 from stages.tasks.rewards import Prompt
-from stages.tasks.tasks import TaskBatch, Tasks
+from stages.tasks.tasks import TaskBatch, Tasks, good_tasks
 from stages.train.optim import ReportStep
 
 DivergenceName = Literal["reverse", "forward"]
@@ -62,7 +66,25 @@ def load_prompts(
 
 
 def _prompts(rows: Sequence[Conversation], tag: str) -> list[Prompt]:
-    return [Prompt(tuple(map(message_to_dict, prompt_messages(row))), tag) for row in rows]
+    return [
+        Prompt(tuple(map(message_to_dict, prompt_messages(row))), tag, row.where) for row in rows
+    ]
+
+
+class DropBadPrompts(Stage):
+    """Leave out prompts and held-out rows that cannot be rendered, and report those left out."""
+
+    render: RenderDataset
+    config: EvalConfig
+
+    def run(
+        self, tasks: Tasks, held_out: HeldOut, tokenizer: Tokenizer
+    ) -> tuple[Tasks, HeldOut, Metrics, Table, Samples]:
+        tasks = good_tasks(tasks, tokenizer)
+        held_out = good_held_out(held_out, tokenizer, self.render, self.config)
+        return tasks, held_out, *report_bad_rows([*held_out.bad_rows, *tasks.bad_rows])
+
+    preview = run
 
 
 class ReportAnswers(Stage):

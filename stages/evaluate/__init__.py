@@ -1,5 +1,6 @@
 """Held-out evaluation: answers, losses, KL divergence and intermediate exports."""
 
+from stages.evaluate.bad_rows import DropBadMixtureRows, DropBadQuestions, DropBadRows
 from stages.evaluate.before_after import CompareEvaluations, QualityGate
 from stages.evaluate.checkpoint_eval import EvaluateCheckpoint, LoadHeldOut, ReportEvaluation
 from stages.evaluate.evaluation import (
@@ -27,6 +28,9 @@ from stages.evaluate.reference import IdentifyWeights, OpenReference, Reference
 __all__ = [
     "CompareEvaluations",
     "DecodingConfig",
+    "DropBadMixtureRows",
+    "DropBadQuestions",
+    "DropBadRows",
     "EvalConfig",
     "EvaluateBase",
     "EvaluateCheckpoint",

@@ -16,8 +16,9 @@ from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, token_cost_rows
+from stages.data.bad_rows import BadRow, BadRowsName
 from stages.data.dataset import HeldOut
-from stages.data.splits import ParsedRows, rename_columns, sample_rows
+from stages.data.splits import DataConfig, DatasetReader, ParsedRows, sample_rows
 from stages.evaluate.choices import CHOICE_MEASURES, choice_datums
 from stages.evaluate.evaluation import (
     GREEDY,
@@ -41,22 +42,27 @@ class LoadHeldOut(Stage):
     rows: int | None = None  # maximum number of rows per split, chosen by the seed; None for all
     columns: Mapping[str, str] = field(default_factory=dict)  # new names by old names
     seed: int = 0
+    bad_rows: BadRowsName = "error"
 
     def run(self, store: DatasetStore) -> tuple[HeldOut, Facts, Table]:
         splits = held_out_splits(store, self.dataset, self.splits)
         sets: dict[str, tuple[Conversation, ...]] = {}
         facts, table_rows = Facts(), []
+        bad_rows: list[BadRow] = []
+        config = DataConfig(columns=self.columns, bad_rows=self.bad_rows)
+        reader = DatasetReader(store, self.dataset, config, self.seed, None)
         for split in splits:
-            data = store.load(self.dataset, split=split)
-            chosen = sample_and_rename(data, self.columns, self.rows, self.seed)
+            read = reader.read(split, 0)
+            chosen = sample(read.data, self.rows, self.seed)
             sets[split] = tuple(ParsedRows(chosen, parse_conversation))
-            facts[f"data.{split}.sha256"] = data.fingerprint
-            table_rows.append((split, f"{len(chosen):,} of {len(data):,}"))
+            facts[f"data.{split}.sha256"] = read.fingerprint
+            table_rows.append((split, f"{len(chosen):,} of {len(read.data):,}"))
+            bad_rows += read.bad_rows
         if not self.splits and any(is_training(split) for split in sets):
             warning = "; no split is held out, so the model may have been trained on it"
             table_rows = [(split, count + warning) for split, count in table_rows]
         table = Table(f"Evaluation data of {self.dataset}", ("split", "rows"), tuple(table_rows))
-        return HeldOut(sets), facts, table
+        return HeldOut(sets, tuple(bad_rows)), facts, table
 
     preview = run
 
@@ -81,11 +87,8 @@ def held_out_splits(
     return held_out or tuple(info.splits)
 
 
-def sample_and_rename(
-    data: Dataset, columns: Mapping[str, str], rows: int | None, seed: int
-) -> Dataset:
-    """Rename columns, and choose at most `rows` rows by the seed, in their order."""
-    data = rename_columns(data, columns)
+def sample(data: Dataset, rows: int | None, seed: int) -> Dataset:
+    """Choose at most `rows` rows by the seed, in their order."""
     return data if rows is None else sample_rows(data, rows, seed)
 
 

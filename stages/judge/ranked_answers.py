@@ -15,6 +15,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, DatasetStore, ModelCatalog, Tokenizer, TrainingClient
+from kitchen.ports.datasets import Row
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Price, Samples, Table
@@ -245,23 +246,20 @@ class LoadPreferences(DatasetLoader):
     """Load comparisons, with their prompts as tasks; held-out sets as in LoadDataset."""
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, Tasks, Facts, Table]:
+        parse = comparison if self.reading.bad_rows == "error" else _complete_pair
         data = load_splits(
-            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, comparison)
+            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, parse)
         )
         sets = {
             name: tuple(ParsedRows(split, comparison))
             for name, split in (("", data.train), *data.held_out.items())
         }
         if missing := without_rejected(sets):
-            raise DataError(
-                f"{missing[0].chosen.where}: 'rejected' is missing. A judge is trained on pairs of "
-                "a chosen and a rejected answer. If the data has only right answers, set dataset "
-                "instead of preferences: then the model's own answers are ranked and compared."
-            )
+            raise _without_pair(missing[0].chosen.where)
         prompts = {name: _prompts(rows, name or self.dataset) for name, rows in sets.items()}
         return (
             Comparisons(sets.pop(""), sets),
-            Tasks(prompts.pop(""), prompts),
+            Tasks(prompts.pop(""), prompts, bad_rows=data.bad_rows),
             data.facts,
             data.table,
         )
@@ -269,9 +267,25 @@ class LoadPreferences(DatasetLoader):
     preview = run
 
 
+def _complete_pair(row: Row, where: str) -> Comparison:
+    pair = comparison(row, where)
+    if pair.rejected is None:
+        raise _without_pair(where)
+    return pair
+
+
+def _without_pair(where: str) -> DataError:
+    return DataError(
+        f"{where}: 'rejected' is missing. A judge is trained on pairs of a chosen and a rejected "
+        "answer. If the data has only right answers, set dataset instead of preferences: then the "
+        "model's own answers are ranked and compared."
+    )
+
+
 def _prompts(rows: Sequence[Comparison], tag: str) -> tuple[Prompt, ...]:
     return tuple(
-        Prompt(tuple(map(message_to_dict, prompt_messages(row.chosen))), tag) for row in rows
+        Prompt(tuple(map(message_to_dict, prompt_messages(row.chosen))), tag, row.chosen.where)
+        for row in rows
     )
 
 

@@ -1,5 +1,6 @@
 """Preference optimisation: comparisons, pairs, DPO and KTO."""
 
+from stages.preference.bad_rows import DropBadComparisons, DropBadLabelledAnswers
 from stages.preference.comparisons import (
     LoadComparisons,
     MistakesConfig,
@@ -23,6 +24,8 @@ from stages.preference.pair_stages import (
 __all__ = [
     "PAIRS",
     "AttachReferenceLogprobs",
+    "DropBadComparisons",
+    "DropBadLabelledAnswers",
     "EvaluatePairs",
     "HeldOutPairs",
     "KtoLoss",

@@ -115,7 +115,7 @@ class LoadComparisons(DatasetLoader):
         for split, rows in data.held_out.items():
             held_out[split] = tuple(ParsedRows(rows, comparison))
             chosen[split] = tuple(row.chosen for row in held_out[split])
-        return Comparisons(train, held_out), HeldOut(chosen), data.facts, data.table
+        return Comparisons(train, held_out), HeldOut(chosen, data.bad_rows), data.facts, data.table
 
     preview = run
 
@@ -149,7 +149,10 @@ def comparison(row: Row, where: str) -> Comparison:
             "last message."
         )
     if chosen.messages == rejected.messages:
-        raise DataError(f"{where}: chosen and rejected are equal. Drop the row.")
+        raise DataError(
+            f"{where}: chosen and rejected are equal. Drop the row "
+            "(reading.bad_rows=drop leaves such rows out)."
+        )
     return Comparison(chosen, rejected)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
+from stages.data.bad_rows import BadRow, BadRows
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
 from stages.preference.comparisons import (
@@ -66,11 +67,15 @@ class LoadLabelledAnswers(DatasetLoader):
             rows = tuple(ParsedRows(split, _read))
             sets[name] = tuple(row for row in rows if isinstance(row, Comparison))
             labelled[name] = tuple(row for row in rows if isinstance(row, LabelledAnswer))
-        if any(labelled.values()):
+        bad_rows = list(data.bad_rows)
+        if any(labelled.values()) and self.reading.bad_rows == "drop":
+            sets, unlabelled = _with_labels(sets)
+            bad_rows += unlabelled
+        elif any(labelled.values()):
             _check_all_labelled(sets)
         comparisons = Comparisons(sets.pop(""), sets)
         answers = LabelledAnswers(labelled)
-        good = self._good_held_out(comparisons, answers)
+        good = replace(self._good_held_out(comparisons, answers), bad_rows=tuple(bad_rows))
         return comparisons, answers, good, data.facts, data.table
 
     preview = run
@@ -94,10 +99,30 @@ class LoadLabelledAnswers(DatasetLoader):
 def _check_all_labelled(rows: Mapping[str, Sequence[Comparison]]) -> None:
     """Raise DataError if there is an answer without a label, where other rows have labels."""
     if missing := without_rejected(rows):
-        raise DataError(
-            f"{missing[0].chosen.where}: label is missing, but other rows have one, so it is "
-            "unknown whether the answer is good. Set label to true or false, or drop the row."
-        )
+        raise _without_label(missing[0])
+
+
+def _without_label(row: Comparison) -> DataError:
+    return DataError(
+        f"{row.chosen.where}: label is missing, but other rows have one, so it is unknown whether "
+        "the answer is good. Set label to true or false, or drop the row."
+    )
+
+
+def _with_labels(
+    sets: Mapping[str, Sequence[Comparison]],
+) -> tuple[dict[str, tuple[Comparison, ...]], list[BadRow]]:
+    """Return the comparisons without the single answers that have no label, and these."""
+    bad_rows: list[BadRow] = []
+    complete: dict[str, tuple[Comparison, ...]] = {}
+    for name, rows in sets.items():
+        bad = BadRows(name or "train")
+        for row in rows:
+            if row.rejected is None:
+                bad.add(_without_label(row), row.chosen.where)
+        complete[name] = tuple(row for row in rows if row.rejected is not None)
+        bad_rows += bad.rows
+    return complete, bad_rows
 
 
 def _read(row: Row, where: str) -> Comparison | LabelledAnswer:

@@ -4,9 +4,10 @@ from stages.tasks.games import MakeGames
 from stages.tasks.grading import GradingConfig
 from stages.tasks.reasoning_gym import MakeReasoningGym
 from stages.tasks.rewards import Prompt, Question, Reward
-from stages.tasks.tasks import LoadTasks, TaskBatch, TaskBatches, Tasks
+from stages.tasks.tasks import DropBadTasks, LoadTasks, TaskBatch, TaskBatches, Tasks
 
 __all__ = [
+    "DropBadTasks",
     "GradingConfig",
     "LoadTasks",
     "MakeGames",

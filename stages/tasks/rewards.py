@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from kitchen.errors import ConfigError, DataError
@@ -33,6 +33,7 @@ class Question:
     workers: WorkerPool | None = None  # for a reward that may hang; None to compute it here
     other_answers: tuple[str, ...] = ()  # which are right, too
     grading: GradingConfig = AS_IS
+    where: str = field(default="", compare=False)  # its place in the data, for messages
 
     def env(self) -> Env:
         return _QuestionEnv(self)
@@ -57,6 +58,7 @@ class Prompt:
 
     messages: tuple[Message, ...]
     tag: str = ""
+    where: str = field(default="", compare=False)  # its place in the data, for messages
 
     def env(self) -> Env:
         return self
@@ -151,26 +153,55 @@ def first_ungradable(
     reward: str, references: Sequence[Sequence[str]], grading: GradingConfig = AS_IS
 ) -> tuple[int, str] | None:
     """Return index and reason of the first row with a reference that is not right by itself."""
+    return next(iter(ungradable(reward, references, grading, count=1).items()), None)
+
+
+def ungradable(
+    reward: str,
+    references: Sequence[Sequence[str]],
+    grading: GradingConfig = AS_IS,
+    count: int | None = None,
+) -> Mapping[int, str]:
+    """Return indices and reasons of rows with a reference that is not right by itself, in order.
+
+    At most `count` rows are searched for; None for all.
+    """
     prepared = [list(map(grading.reference, row)) for row in references]
+    empty: dict[int, str] = {}
     for index, row in enumerate(prepared):
         for text, original in zip(row, references[index], strict=True):
             if original.strip() and not text.strip():
-                return index, f"nothing is left of {original[:80]!r} to compare answers with"
+                empty[index] = f"nothing is left of {original[:80]!r} to compare answers with"
+    if empty and count == 1:
+        return empty
+    others = [(index, row) for index, row in enumerate(prepared) if index not in empty]
     if reward in MAY_HANG:
-        problem: tuple[int, str] | None = call_in_subprocess(_ungradable, reward, prepared)
-        return problem
-    return _ungradable(reward, prepared)
+        problems = call_in_subprocess(_ungradable, reward, others, count)
+    else:
+        problems = _ungradable(reward, others, count)
+    return dict(sorted([*empty.items(), *map(tuple, problems)]))
 
 
-def _ungradable(reward: str, references: Sequence[Sequence[str]]) -> tuple[int, str] | None:
-    for index, row in enumerate(references):
-        for reference in row:
-            try:
-                result = REWARDS[reward](reference, reference)
-            except DataError as error:
-                return index, str(error)
-            if reward in BUILT_IN and result.reward != 1:
-                return index, f"{reference[:80]!r} is not worth 1 as an answer to itself"
+def _ungradable(
+    reward: str, rows: Sequence[tuple[int, Sequence[str]]], count: int | None
+) -> list[tuple[int, str]]:
+    problems: list[tuple[int, str]] = []
+    for index, references in rows:
+        if len(problems) == count:
+            break
+        if reason := _why_ungradable(reward, references):
+            problems.append((index, reason))
+    return problems
+
+
+def _why_ungradable(reward: str, references: Sequence[str]) -> str | None:
+    for reference in references:
+        try:
+            result = REWARDS[reward](reference, reference)
+        except DataError as error:
+            return str(error)
+        if reward in BUILT_IN and result.reward != 1:
+            return f"{reference[:80]!r} is not worth 1 as an answer to itself"
     return None
 
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
 
 from kitchen.errors import DataError, check_name
-from kitchen.ports import DatasetStore
+from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
-from kitchen.types import Facts, Table
+from kitchen.types import Facts, Metrics, Samples, Table
 from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.prompts import (
     message_to_dict,
     prompt_messages,
     reference_answer,
     reference_answers,
+    render_prompt,
 )
+from stages.data.bad_rows import BadRow, BadRows, report_bad_rows
 from stages.data.dataset import DatasetLoader, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
 from stages.tasks.grading import GradingConfig
@@ -30,10 +33,12 @@ from stages.tasks.rewards import (
     AS_IS,
     MAY_HANG,
     REWARDS,
+    Prompt,
     Question,
     check_grading,
     first_ungradable,
     require_extra,
+    ungradable,
 )
 from stages.tasks.subprocesses import WorkerPool
 
@@ -45,6 +50,7 @@ class Tasks:
     train: Sequence[Task]
     held_out: Mapping[str, Sequence[Task]]
     workers: WorkerPool = field(default_factory=WorkerPool)  # for rewards that may hang
+    bad_rows: tuple[BadRow, ...] = ()  # rows left out of the data
 
     def sets(self) -> Mapping[str, Sequence[Task]]:
         """Return all sets by name; the training set has the empty name."""
@@ -86,13 +92,22 @@ class LoadTasks(DatasetLoader):
         loaded = load_splits(reader)
         sets = {"": loaded.train, **loaded.held_out}
         rows = {name: list(ParsedRows(data, parse_conversation)) for name, data in sets.items()}
+        bad_rows = list(loaded.bad_rows)
+        if self.reading.bad_rows == "drop" and self.reward is not None:
+            for name, part in rows.items():
+                bad = BadRows(name or loaded.train_split)
+                rows[name] = gradable_rows(
+                    self.reward, part, f"reward={self.reward}", bad, self.grading
+                )
+                bad_rows += bad.rows
         reward = choose_reward(self.reward, list(chain.from_iterable(rows.values())))
         workers = WorkerPool()
         questions = {
             name: self._questions(name, part, reward, workers) for name, part in rows.items()
         }
         train = questions.pop("")
-        return Tasks(train, questions, workers), loaded.facts, loaded.table
+        tasks = Tasks(train, questions, workers, tuple(bad_rows))
+        return tasks, loaded.facts, loaded.table
 
     def _questions(
         self, name: str, rows: Sequence[Conversation], reward: str, workers: WorkerPool
@@ -106,6 +121,7 @@ class LoadTasks(DatasetLoader):
                 workers if reward in MAY_HANG else None,
                 row.other_answers,
                 self.grading,
+                row.where,
             )
             for row in rows
         )
@@ -148,6 +164,52 @@ def choose_reward(
         row, reason = problem
         raise DataError(f"{rows[row].where}: reward={reward}: {reason}")
     return reward
+
+
+def gradable_rows(
+    reward: str,
+    rows: Sequence[Conversation],
+    setting: str,
+    bad: BadRows,
+    grading: GradingConfig = AS_IS,
+) -> list[Conversation]:
+    """Return the rows whose reference answers can be graded; the others are recorded."""
+    problems = ungradable(reward, list(map(reference_answers, rows)), grading)
+    for index, reason in problems.items():
+        bad.add(DataError(f"{setting}: {reason}"), rows[index].where)
+    if len(problems) == len(rows):
+        raise bad.all_bad()
+    return [row for index, row in enumerate(rows) if index not in problems]
+
+
+class DropBadTasks(Stage):
+    """Leave out problems that cannot be rendered, and report all rows that were left out."""
+
+    def run(self, tasks: Tasks, tokenizer: Tokenizer) -> tuple[Tasks, Metrics, Table, Samples]:
+        good = good_tasks(tasks, tokenizer)
+        return good, *report_bad_rows(good.bad_rows)
+
+    preview = run
+
+
+def good_tasks(tasks: Tasks, tokenizer: Tokenizer) -> Tasks:
+    """Return the problems whose prompts can be rendered, and the others as bad rows."""
+    bad_rows = list(tasks.bad_rows)
+    sets: dict[str, Sequence[Task]] = {}
+    for name, problems in tasks.sets().items():
+        bad = BadRows(name or "train")
+        sets[name] = bad.keep(problems, partial(_check_prompt, tokenizer=tokenizer), _where)
+        bad_rows += bad.rows
+    return replace(tasks, train=sets.pop(""), held_out=sets, bad_rows=tuple(bad_rows))
+
+
+def _check_prompt(task: Task, tokenizer: Tokenizer) -> None:
+    if isinstance(task, Question | Prompt):
+        render_prompt(task.messages, tokenizer)
+
+
+def _where(task: Task) -> str:
+    return task.where if isinstance(task, Question | Prompt) else ""
 
 
 class TaskBatches(Stage):
