@@ -29,15 +29,14 @@ class Rlhf(RolloutRecipe):
         judge = self.judge.model or self.model
         own_model = [] if judge == self.model else [evaluate.IdentifyWeights(judge, "judge.start")]
         data = self.dataset, self.reading, self.seed, self.problems
+        how = self.reward, self.ranking, self.grading
         rank = judging.RankAnswers(self.model, self.ranking, self.playing, self.seed)
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         return sequence(
             evaluate.IdentifyWeights(self.model, "start"),
             *own_model,
-            judging.comparison_source(
-                self.preferences, *data, self.reward, self.ranking, self.grading
-            ),
+            judging.comparison_source(self.preferences, *data, *how),
             judging.CheckReadable(judge, self.judge),
             *([rank, judging.BuildComparisons()] if own_answers else []),
             judging.EvaluateBaseJudge(judge, self.judge),
