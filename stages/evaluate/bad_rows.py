@@ -15,6 +15,7 @@ from stages.chat.render import RenderDataset
 from stages.data.bad_rows import BadRow, BadRows, report_bad_rows
 from stages.data.dataset import HeldOut
 from stages.data.mixture import MixtureRows
+from stages.evaluate.choices import check_choices, choice_datums
 from stages.evaluate.evaluation import EvalConfig
 from stages.evaluate.graded_answers import METRIC_REWARDS
 from stages.tasks.tasks import gradable_rows
@@ -116,6 +117,9 @@ def good_held_out(
         if reward := METRIC_REWARDS.get(config.metric):
             setting = f"evaluation.metric={config.metric}"
             rows = tuple(gradable_rows(reward, rows, setting, bad, config))
+        if config.metric == "choice":
+            rows = bad.keep(rows, lambda row: check_choices([row]), place_of)
+            rows = bad.keep(rows, lambda row: choice_datums(row, tokenizer, render), place_of)
         if all_rendered or config.metric_for(rows) == "loss":
             rows = bad.keep(rows, lambda row: check_rendering(row, tokenizer, render), place_of)
         sets[name] = rows

@@ -127,6 +127,15 @@ def test_evaluation_leaves_bad_rows_out(tmp_path: Path, metric: str) -> None:
     assert seen.series("data/bad_rows") == [len(bad)]
 
 
+def test_multiple_choice_leaves_bad_rows_out(tmp_path: Path) -> None:
+    good = json.dumps({"prompt": "a", "choices": ["b", "c"], "answer": 1})
+    long = json.dumps({"prompt": "a", "choices": ["b", LONG], "answer": 0})
+    (tmp_path / "d.jsonl").write_text("\n".join([good, ANSWERS[0], long, good]) + "\n")
+    evaluation = {"metric": "choice"}
+    seen = run(tmp_path, Evaluate(dataset="d.jsonl", evaluation=evaluation, bad_rows="drop"))
+    assert seen.series("data/bad_rows") == [2]
+
+
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl"])
 def test_each_format_leaves_bad_rows_out(tmp_path: Path, suffix: str) -> None:
     rows = [f"{n}?,{n}!" for n in range(8)]
