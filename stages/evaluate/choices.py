@@ -103,12 +103,11 @@ async def score_choices(
             "rendering.max_tokens"
         )
     stop_ids = {*tokenizer.stop_ids, tokenizer.end_id}
-    logprobs = await asyncio.gather(
-        *(
-            asyncio.gather(*(_answer_logprob(sampler, datum, stop_ids) for datum in data))
-            for data in rendered
-        )
-    )
+
+    async def score(data: Sequence[Datum]) -> Sequence[float]:
+        return await asyncio.gather(*(_answer_logprob(sampler, datum, stop_ids) for datum in data))
+
+    logprobs = await asyncio.gather(*(score(data) for data in rendered))
     return tuple(
         _scored(row, at, logprobs[at]) for at, row in enumerate(conversations) if rendered[at]
     )

@@ -71,13 +71,12 @@ class Evaluation:
 
     def right(self) -> Mapping[str, Sequence[bool]]:
         """Return whether each answer is right, of the sets whose answers are graded or chosen."""
-        return {
-            **{name: [row.exact for row in rows] for name, rows in self.answers.items()},
-            **{
-                name: [row.chosen == row.expected for row in rows]
-                for name, rows in self.choices.items()
-            },
-        }
+        right: dict[str, Sequence[bool]] = {}
+        for name, answers in self.answers.items():
+            right[name] = [answer.exact for answer in answers]
+        for name, rows in self.choices.items():
+            right[name] = [row.chosen == row.expected for row in rows]
+        return right
 
 
 @dataclass(frozen=True)
