@@ -50,22 +50,26 @@ class RenderCounts:
     split_rows: int = 0
     endless: int = 0  # trained-on answers that the template does not end with a stop token
     empty_answers: int = 0  # assistant messages without text
+    # right answers besides the first of a row, which are not trained on; reported if there are any
+    other_answers: int = 0
 
     def __add__(self, other: RenderCounts) -> RenderCounts:
         return RenderCounts(
             *(getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
         )
 
+    def reported(self) -> dict[str, int]:
+        """Return the counts by name, without that of other answers if there are none."""
+        counts: dict[str, int] = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not self.other_answers:
+            del counts["other_answers"]
+        return counts
+
     def metrics(self) -> Metrics:
-        return Metrics(
-            {f"data/{field.name}": float(getattr(self, field.name)) for field in fields(self)}
-        )
+        return Metrics({f"data/{name}": float(count) for name, count in self.reported().items()})
 
     def table(self) -> Table:
-        rows = [
-            (field.name.replace("_", " "), f"{getattr(self, field.name):,}")
-            for field in fields(self)
-        ]
+        rows = [(name.replace("_", " "), f"{count:,}") for name, count in self.reported().items()]
         share = f"{self.trained_tokens / self.tokens:.1%}" if self.tokens else "-"
         return Table(
             "Training data", ("what", "count"), (*rows, ("share of tokens trained on", share))
@@ -259,6 +263,7 @@ def _count(
         split_rows=int(any(sequence.split for sequence in sequences)),
         endless=sum(sequence.endless for sequence in sequences),
         empty_answers=answers.count(""),
+        other_answers=len(conversation.other_answers),
     )
 
 

@@ -30,9 +30,11 @@ def math_reward(answer: str, reference: str) -> StepResult:
     """Return 1 for an equal number or formula, or for the same text, else 0.
 
     What counts is the final answer: after the last ####, in <answer> tags, in the last box. A box
-    that is not finished is no answer. Raises DataError if the reference has no number or formula.
+    that is not finished is no answer. Raises DataError if the reference has none.
     """
     golds = [_Reading.of(text) for text in final_answers(reference)]
+    if not golds:
+        raise DataError(f"the last box of {reference[-80:]!r} is not closed: add the missing }}")
     if not any(gold.expressions for gold in golds):
         raise DataError(
             f"{reference[:80]!r} has no number or formula, so answers cannot be compared with it "

@@ -397,3 +397,15 @@ def test_answers_without_text_are_counted() -> None:
         for text in ("", " ", "yes")
     )
     assert RenderDataset().run(TrainRows(rows), ByteTokenizer())[1]["data/empty_answers"] == 2
+
+
+def test_other_right_answers_are_counted() -> None:
+    rows = [
+        parse_conversation({"prompt": "Who?", "completion": right}, "rows:0")
+        for right in (["Ann", "Ann Lee", "A. Lee"], "Bo", ["Cy"])
+    ]
+    data, metrics = RenderDataset().run(TrainRows(rows), ByteTokenizer())
+    assert (metrics["data/other_answers"], len(data.data)) == (2, 3)
+    assert ("other answers", "2") in data.counts.table().rows
+    _, metrics = RenderDataset().run(TrainRows(rows[1:]), ByteTokenizer())
+    assert "data/other_answers" not in metrics

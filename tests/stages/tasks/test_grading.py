@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.tokenizer import ByteTokenizer
+from kitchen import Recipe
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Sampled
+from recipes.chat_sl import ChatSl
+from recipes.distillation import Distillation
+from recipes.distillation_off_policy import DistillationOffPolicy
+from recipes.dpo import Dpo
 from recipes.evaluate import Evaluate
+from recipes.kto import Kto
 from recipes.rl import Rl
+from recipes.rlhf import Rlhf
+from recipes.sl_basic import SlBasic
 from stages.chat.conversations import parse_conversation
 from stages.data.dataset import HeldOut
 from stages.evaluate.evaluation import GREEDY, EvalConfig, metrics_by_set
@@ -141,6 +149,41 @@ def test_reference_of_which_nothing_is_left_is_named() -> None:
     config = EvalConfig(metric="text", ignore_punctuation=True)
     with pytest.raises(DataError, match=r"rows:1: evaluation.metric=text"):
         metrics_by_set(HeldOut({"held": rows}), config, GREEDY)
+
+
+RECIPES = (SlBasic, ChatSl, Dpo, Kto, Evaluate, Distillation, DistillationOffPolicy)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_with_an_evaluation_take_the_options(recipe: type[Recipe]) -> None:
+    options = {"metric": "text", "extract": LETTER, **FOLDED}
+    assert recipe(evaluation=options).evaluation == EvalConfig(**options)  # type: ignore[attr-defined]
+    assert recipe(evaluation={"metric": "choice"}).evaluation.metric == "choice"  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="extract="):
+        recipe(evaluation={"metric": "text", "extract": "("})
+
+
+@pytest.mark.parametrize("recipe", [Rl, Rlhf])
+def test_recipes_with_a_reward_take_the_options(recipe: type[Recipe]) -> None:
+    made: Any = recipe(reward="exact", grading={"extract": LETTER, **FOLDED})
+    assert made.grading == GradingConfig(extract=LETTER, **FOLDED)
+    with pytest.raises(ConfigError, match="extract="):
+        recipe(grading={"extract": "[A-"})
+    with pytest.raises(ConfigError, match=r"grading.ignore_case"):
+        recipe(reward="math", grading={"ignore_case": True}).workflow()
+
+
+@pytest.mark.parametrize(
+    "gold", [r"\boxed{7", "a pinch", "", r"so \boxed{1} or \boxed{\frac{1}{2}"]
+)
+def test_gold_that_is_not_right_by_itself_is_named(gold: str) -> None:
+    rows = [{"prompt": "?", "completion": text} for text in ("5", gold)]
+    store = FakeDatasets({"sums": {"train": rows[:1], "held": rows}})
+    with pytest.raises(DataError, match=r"^fake:sums:held:1: reward=math"):
+        LoadTasks("sums", reward="math").run(store)
+    parsed = tuple(parse_conversation(row, f"rows:{at}") for at, row in enumerate(rows))
+    with pytest.raises(DataError, match=r"^rows:1: evaluation.metric=math"):
+        metrics_by_set(HeldOut({"held": parsed}), EvalConfig(metric="math"), GREEDY)
 
 
 @pytest.mark.parametrize("pattern", ["(", "[A-", "*", "(?P<x", r"\1"])
