@@ -104,6 +104,15 @@ class DatasetLaws:
         assert [dict(entry.row) for entry in streamed] == [dict(data[index]) for index in indices]
         assert [entry.where for entry in streamed] == [data.where(index) for index in indices]
 
+    def test_no_good_row_is_left_out_with_the_bad_ones(self, tmp_path: Path) -> None:
+        store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
+        bad: list[DataError] = []
+        data = store.load(name, on_bad_row=bad.append)
+        streamed = list(store.stream(name, on_bad_row=bad.append))
+        assert [dict(data[index]) for index in range(len(data))] == ROWS[:5]
+        assert [dict(entry.row) for entry in streamed] == ROWS[:5]
+        assert not bad
+
     def test_streams_are_independent(self, tmp_path: Path) -> None:
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
         first, second = store.stream(name), store.stream(name)
