@@ -176,10 +176,12 @@ def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None
 
 
 def test_preferences_exclude_settings_of_ranked_samples(blobs: FakeBlobs) -> None:
-    with pytest.raises(KitchenError, match="leave dataset, reward and ranking out"):
+    with pytest.raises(KitchenError, match="dataset, reward, grading and ranking have no effect"):
         cook(blobs, "both", preferences="pairs", dataset="right")
-    with pytest.raises(KitchenError, match="leave dataset, reward and ranking out"):
+    with pytest.raises(KitchenError, match="dataset, reward, grading and ranking have no effect"):
         cook(blobs, "more", preferences="pairs", ranking={"tries": 8})
+    with pytest.raises(KitchenError, match="dataset, reward, grading and ranking have no effect"):
+        cook(blobs, "most", preferences="pairs", grading={"extract": "x"})
 
 
 def test_a_judge_of_other_weights_has_its_own_facts(blobs: FakeBlobs) -> None:
