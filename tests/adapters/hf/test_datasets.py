@@ -473,15 +473,15 @@ UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
     ),
     "a file of this disk": (
         {"README.md": configured(default={"train": "/etc/passwd"})},
-        r"outside of it \(/etc/",
+        r"outside its repository \(/etc/",
     ),
     "a file above": (
         {"README.md": configured(default={"train": "../../x.jsonl"})},
-        r"outside of it \(\.\./\.\./x",
+        r"outside its repository \(\.\./\.\./x",
     ),
     "a file elsewhere": (
         {"README.md": configured(default={"train": "https://example.org/x.jsonl"})},
-        "outside of it",
+        "outside its repository",
     ),
 }
 
@@ -493,7 +493,7 @@ def test_unreadable_data_is_an_error(hub_server: HubServer, tmp_path: Path, what
     with pytest.raises(DataError, match=message) as raised:
         store().load("owner/bad")
     assert str(tmp_path) not in str(raised.value)
-    with pytest.raises(DataError, match=r"owner/bad|outside of it"):
+    with pytest.raises(DataError, match=r"owner/bad|outside its repository"):
         streamed("owner/bad")
     repository.commit({**dict.fromkeys(files), "train.jsonl": jsonl(ROWS)})
     assert rows(store().load("owner/bad")) == ROWS
