@@ -123,15 +123,15 @@ def resume(
     other_machine: bool = False,
     take_over: bool = False,
     accept_lost_metrics: bool = False,
+    other_code: bool = False,
     trust: bool = False,
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
     """Resume a run where it stopped and return at once; a completed run is over immediately.
 
-    Recipe, settings and adapters come from the run's record; pass a class or objects for those
-    that cannot be rebuilt from it. Raises NotTrusted for a recipe outside of the package `recipes`
-    and for adapters that are not installed, unless `trust`: loading them runs their code.
+    Recipe, settings and adapters come from the run's record; pass a class or objects for those that
+    cannot be rebuilt. Raises NotTrusted for code that only `trust=True` loads from the record.
     """
     store = _open_store(blobs, runs)
     order, summary = read_order(store, check_run_name(run)), run_summary(store, run)
@@ -146,11 +146,15 @@ def resume(
     )
     if summary.status == "completed":
         return start(_report_completed)
-    adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
-    replacements = {port: adapter for port, adapter in adapters.items() if adapter is not None}
-    resolved = _resolve_resumed(run, order, recipe, replacements, runs, trust=trust)
-    accepted = {"other_machine": other_machine, "accept_lost_metrics": accept_lost_metrics}
-    return start(_target(order, run, resolved, observers, take_over=take_over, **accepted))
+    given = _without_none(training=training, datasets=datasets, hub=hub, blobs=blobs)
+    resolved = _resolve_resumed(run, order, recipe, given, runs, trust=trust)
+    options = {"other_machine": other_machine, "take_over": take_over, "other_code": other_code}
+    options["accept_lost_metrics"] = accept_lost_metrics
+    return start(_target(order, run, resolved, observers, **options))
+
+
+def _without_none(**values: Any) -> Mapping[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _start(

@@ -140,6 +140,13 @@ AcceptLostMetrics = Annotated[
         help="Resume although recorded metrics, tables or samples are gone or damaged.",
     ),
 ]
+OtherCode = Annotated[
+    bool,
+    typer.Option(
+        "--other-code",
+        help="Resume although the code of the recipe, or of what it uses, has changed.",
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option(

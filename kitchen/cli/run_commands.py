@@ -14,6 +14,7 @@ from kitchen.cli.options import (
     Json,
     NewName,
     Online,
+    OtherCode,
     OtherMachine,
     Preview,
     Price,
@@ -144,6 +145,7 @@ def resume(
     other_machine: OtherMachine = False,
     take_over: TakeOver = False,
     accept_lost_metrics: AcceptLostMetrics = False,
+    other_code: OtherCode = False,
     trust: Trust = False,
     json: Json = False,
     debug: Debug = False,
@@ -156,7 +158,7 @@ def resume(
     from kitchen.cli.commands.run import OutputOptions
     from kitchen.cli.commands.run import resume as resume_run
 
-    options = OutputOptions(json, debug, other_machine, take_over, accept_lost_metrics)
+    options = OutputOptions(json, debug, other_machine, take_over, accept_lost_metrics, other_code)
     adapters = adapter_choice(runs, blobs, trust=trust)
     exit_with(lambda: resume_run(run, adapters, options), debug=debug)
 

@@ -94,11 +94,14 @@ class StopSignal:
 
 @contextmanager
 def handling_signals(handler: Callable[[], None]) -> Iterator[None]:
-    """Call `handler` on SIGINT and SIGTERM in the block; does nothing outside the main thread."""
+    """Call `handler` on SIGINT, SIGTERM and SIGHUP in the block; only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
     for number in before:
         signal.signal(number, lambda *_: handler())
     try:

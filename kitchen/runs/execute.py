@@ -32,17 +32,17 @@ def execute(
     observers: Sequence[Observer] = (),
     *,
     new: bool = False,
-    other_machine: bool = False,
-    accept_lost_metrics: bool = False,
     take_over: bool = False,
     stop_signal: StopSignal | None = None,
     plan: Plan | None = None,
+    **accepted: bool,
 ) -> Scope:
     """Execute the recipe as the run of this name, or resume that run; returns its final values.
 
     `new`: the run must be new, so a name that another run has taken meanwhile is an error.
     `stop_signal` lets another thread stop the run. `plan` is that of the recipe, if it has been
-    computed already. Raises PlanError before anything is written, ConfigError for a run in use,
+    computed already. `accepted` are the differences to an earlier attempt that `RunRecord` accepts:
+    `other_machine`, `other_code` and `accept_lost_metrics`. Raises PlanError before anything is written, ConfigError for a run in use,
     ResumeError if the run of this name is of another order.
     """
     if kitchen.blobs is None:
@@ -58,7 +58,6 @@ def execute(
             check_new_run_name(kitchen.blobs, run, held=True)
             discard_failed_run(kitchen.blobs, run)
         rendering = _rendering(recipe, order)
-        accepted = {"other_machine": other_machine, "accept_lost_metrics": accept_lost_metrics}
         record = RunRecord(kitchen.blobs, run, order, rendering=rendering, **accepted)
         group = ObserverGroup((record, *observers))
         with copy_log_to(record.log):

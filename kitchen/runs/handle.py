@@ -17,6 +17,7 @@ from kitchen.engine.observers import Observer
 from kitchen.engine.stop import StopSignal, handling_signals
 from kitchen.errors import ConfigError, Interrupted, KitchenError, RunFailed
 from kitchen.ports.blobs import BlobStore
+from kitchen.runs.code import OtherCode
 from kitchen.runs.lock import InUse
 from kitchen.runs.record import LostRows, OtherMachine
 from kitchen.runs.status import Listener, RunStatus, Status
@@ -180,7 +181,7 @@ class Run:
             result = RunFailed(f"{type(error).__name__}: {error}")
             result.__cause__ = with_secrets_masked(error)
             result.__notes__ = list(getattr(error, "__notes__", ()))
-        if self._resume_call and isinstance(error, InUse | LostRows | OtherMachine):
+        if self._resume_call and isinstance(error, InUse | LostRows | OtherCode | OtherMachine):
             call = f"{self._resume_call.removesuffix(')')}, {error.option}=True)"
             result.add_note(f"to resume nevertheless: {call}")
         elif self._resume_call and self._status.started and not isinstance(error, ConfigError):

@@ -27,6 +27,7 @@ from kitchen.engine.observers import (
 from kitchen.errors import ResumeError
 from kitchen.ports.blobs import BlobStore
 from kitchen.progress import Progress
+from kitchen.runs.code import OtherCode, changed_modules, code_digests
 from kitchen.runs.jsonl import Journal
 from kitchen.runs.store import read_run
 from kitchen.secrets import masked
@@ -63,10 +64,12 @@ class RunRecord(Observer):
         rendering: Mapping[str, Any] | None = None,
         other_machine: bool = False,
         accept_lost_metrics: bool = False,
+        other_code: bool = False,
     ) -> None:
         self._blobs = blobs
         self._run = run
         self._other_machine = other_machine
+        self._other_code = other_code
         self._started = time.perf_counter()
         # bound once: that takes as long as to write an entry
         self._log = structlog.get_logger("kitchen.runs.record").bind()
@@ -97,6 +100,7 @@ class RunRecord(Observer):
 
     def run_started(self, run: str, step: Step) -> None:
         self._note("run started", run=run)
+        self._check_code(code_digests(self._json["recipe"], step))
         self._add_facts(_versions())
 
     def stage_started(self, event: StageStarted) -> None:
@@ -192,6 +196,17 @@ class RunRecord(Observer):
                     f"({state['rows']}): restore it from a copy, or resume with the rows that are "
                     "left (--accept-lost-metrics)"
                 )
+
+    def _check_code(self, digests: Mapping[str, str]) -> None:
+        """Record the user's code; raises OtherCode if it is not that of an earlier attempt."""
+        changed = changed_modules(self._json.get("code", {}), digests)
+        if changed and not self._other_code:
+            raise OtherCode(
+                f"the code of {' and '.join(changed)} has changed since run {self._run!r} started; "
+                "start a new run, or resume it nevertheless, with results that are of both "
+                "(--other-code)"
+            )
+        self._json["code"] = digests
 
     def _note(self, event: str, **values: Any) -> None:
         """Add an entry to the log of the run, without showing it on the console."""

@@ -32,6 +32,7 @@ from kitchen.config.trust import check_trusted_adapters, check_trusted_recipe, n
 from kitchen.engine.plan import Plan
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.recipe import Recipe
+from kitchen.runs.code import OtherCode
 from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.lock import InUse
 from kitchen.runs.logs import configure
@@ -55,6 +56,7 @@ class OutputOptions:
     other_machine: bool = False
     take_over: bool = False
     accept_lost_metrics: bool = False
+    other_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ def _execute(ready: _Run, output: OutputOptions) -> Outcome:
             new=ready.new,
             other_machine=output.other_machine,
             accept_lost_metrics=output.accept_lost_metrics,
+            other_code=output.other_code,
             take_over=output.take_over,
             plan=ready.plan,
         )
@@ -184,7 +187,7 @@ def _print_completion(
 
 def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
     """Return the commands that continue after a failure; none where nothing can be resumed."""
-    if isinstance(failure, InUse | LostRows | OtherMachine):
+    if isinstance(failure, InUse | LostRows | OtherCode | OtherMachine):
         option = f"--{failure.option.replace('_', '-')}"
         return [f"to resume nevertheless: {failed.command('resume', option)}"]
     blobs = failed.kitchen.blobs

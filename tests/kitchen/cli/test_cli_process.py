@@ -102,7 +102,7 @@ def signalled(
         return process.wait(60), lines.read_all()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_is_saved_and_resumed(folder: Path, number: int) -> None:
     code, output = signalled(folder, number=number, until="Ctrl-C again stops at once")
     assert code == 130, output

@@ -1,0 +1,95 @@
+"""Digests of a user's code, so that a run is not resumed with other code unnoticed."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kitchen.errors import ResumeError
+from kitchen.stage import Stage
+from kitchen.workflow import Step, walk
+
+_HERE = Path(__file__).resolve().parents[2]
+# packages have a version that is recorded; recipes and what they use may have been edited
+_NOT_USER_CODE = (
+    *(_HERE / name for name in ("kitchen", "adapters", "stages")),
+    *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
+)
+
+
+class OtherCode(ResumeError):
+    """The code of the recipe, of a stage or of what they use has changed since the run started."""
+
+    option = "other_code"  # to resume the run nevertheless
+
+
+def code_digests(recipe: str, step: Step) -> Mapping[str, str]:
+    """Return the SHA-256 of each module of the user that a run uses, by name.
+
+    These are the modules of the recipe, of its stages and of the functions in their options, and
+    those that they import. Comments and the layout of the code do not count.
+    """
+    modules: dict[str, ModuleType] = {}
+    waiting = [recipe.partition(":")[0], *_modules_of(_values(step))]
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        if name not in modules and module is not None and _is_user_code(module):
+            modules[name] = module
+            waiting += _modules_of(vars(module).values())
+    return {name: _digest(modules[name]) for name in sorted(modules)}
+
+
+def changed_modules(earlier: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the modules of both that differ; a module that only one has changes the plan."""
+    return [name for name in earlier if now.get(name, earlier[name]) != earlier[name]]
+
+
+def _values(step: Step) -> Iterator[Any]:
+    """Yield the stages of a workflow and their options."""
+    for inner in walk(step):
+        if isinstance(inner, Stage):
+            stage = inner.without_roles()
+            yield stage
+            yield from vars(stage).values()
+
+
+def _modules_of(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the names of the modules that define these values, or their classes."""
+    for value in values:
+        if isinstance(value, ModuleType):
+            yield value.__name__
+        for owner in (value, type(value)):
+            name = getattr(owner, "__module__", None)
+            if isinstance(name, str):
+                yield name
+
+
+def _is_user_code(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return False
+    path = Path(file).resolve()
+    return not any(path.is_relative_to(folder) for folder in _NOT_USER_CODE)
+
+
+def _digest(module: ModuleType) -> str:
+    """Return the digest of a module's syntax tree, as it is on disk now."""
+    file = Path(str(module.__file__))
+    return _file_digest(file, file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _file_digest(file: Path, modified: int) -> str:
+    source = file.read_bytes()
+    with suppress(SyntaxError):  # it may have been edited after it was imported
+        source = ast.dump(ast.parse(source)).encode()
+    return hashlib.sha256(source).hexdigest()

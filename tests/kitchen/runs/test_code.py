@@ -1,0 +1,83 @@
+"""A run is not resumed with other code unnoticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import kitchen
+
+REWARD = "def reward(answer: str) -> float:\n    return len(answer) / 10\n"
+STAGES = """from kitchen import Metrics, Progress, Stage
+from mine.rewards import reward
+
+class Pay(Stage):
+    def run(self, minute: int, progress: Progress) -> Metrics:
+        if progress.step == 3 and not open("go").read():
+            raise ValueError("not yet")
+        return Metrics(paid=reward("word"))
+"""
+RECIPE = '''"A recipe of three files."
+from collections.abc import Iterable
+from kitchen import Recipe, Stage, Step, for_each
+from mine.paying import Pay
+
+class Minutes(Stage):
+    def run(self) -> Iterable[int]:
+        return range(6)
+
+class Paying(Recipe):
+    """Pay for each minute."""
+
+    def workflow(self) -> Step:
+        return for_each(Minutes(), save=1)(Pay())
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {
+        "mine/rewards.py": REWARD,
+        "mine/paying.py": STAGES,
+        "recipes/paying.py": RECIPE,
+        "go": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    failed = kitchen(tmp_path, "run", "recipes.paying", "--training", "fake", "--name", "dish")
+    assert "not yet" in failed.stderr
+    (tmp_path / "go").write_text("now")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("mine/rewards.py", "/ 10", "/ 5"),
+        ("mine/paying.py", 'reward("word")', 'reward("words")'),
+        ("recipes/paying.py", "range(6)", "range(7)"),
+    ],
+)
+def test_changed_code_is_refused_unless_accepted(
+    folder: Path, file: str, old: str, new: str
+) -> None:
+    changed = folder / file
+    changed.write_text(changed.read_text().replace(old, new))
+    refused = kitchen(folder, "resume", "dish")
+    assert refused.returncode == 2
+    assert f"the code of {file.removesuffix('.py').replace('/', '.')} has changed" in refused.stderr
+    assert "--other-code" in refused.stderr
+    assert kitchen(folder, "resume", "dish", "--other-code").returncode == 0
+
+
+def test_comments_and_layout_do_not_count(folder: Path) -> None:
+    rewards = folder / "mine/rewards.py"
+    rewards.write_text(
+        "# a comment\n\n" + REWARD.replace("len(answer) / 10", "(len(answer) /  10)")
+    )
+    resumed = kitchen(folder, "resume", "dish", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads(resumed.stdout)["metrics"]["paid"] == 0.4
