@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -124,7 +125,7 @@ def load_splits(reader: DatasetReader) -> LoadedDataset:
         (split, use, f"{len(data):,}", f"{len(rows.get(split, rows[train_split])):,}")
         for split, use, data in parts
     ]
-    bad_rows = tuple(row for read in opened.values() for row in read.bad_rows)
+    bad_rows = tuple(chain.from_iterable(read.bad_rows for read in opened.values()))
     table = _rows_table(reader, counts)
     return LoadedDataset(train_split, train, held_out, facts, table, bad_rows)
 
