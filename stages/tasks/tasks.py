@@ -100,7 +100,8 @@ class LoadTasks(DatasetLoader):
                     self.reward, part, f"reward={self.reward}", bad, self.grading
                 )
                 bad_rows += bad.rows
-        reward = choose_reward(self.reward, list(chain.from_iterable(rows.values())))
+        all_rows = list(chain.from_iterable(rows.values()))
+        reward = choose_reward(self.reward, all_rows, self.grading)
         workers = WorkerPool()
         questions = {
             name: self._questions(name, part, reward, workers) for name, part in rows.items()

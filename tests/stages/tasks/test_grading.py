@@ -266,6 +266,14 @@ def test_rewards_take_the_same_options() -> None:
         LoadTasks("who", reward="math", grading=GradingConfig(ignore_case=True))
 
 
+def test_default_reward_is_chosen_by_extracted_references() -> None:
+    rows = [{"prompt": "?", "completion": 'It is {"qty": 2}'}]
+    store = FakeDatasets({"sums": {"train": rows, "held": rows}})
+    grading = GradingConfig(extract=r"\{.*\}")
+    question: Any = LoadTasks("sums", grading=grading).run(store)[0].train[0]
+    assert asyncio.run(question.env().step('So {"qty":2}')).reward == 1
+
+
 @pytest.mark.parametrize(
     ("text", "worth"),
     [
