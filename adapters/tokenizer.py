@@ -62,8 +62,10 @@ def load_tokenizer(folder: Path, base: Path | None = None) -> FolderTokenizer:
             source, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
-        reason = why_not_opened(source, error)
-        raise BackendError(f"the tokenizer cannot be opened: {reason}") from error
+        reason = f"{source} has no tokenizer files"
+        if tokenizer_files(source):
+            reason = why_not_opened(source, error)
+        raise BackendError(f"no tokenizer can be opened: {reason}") from error
     return FolderTokenizer(inner, source, base or folder)
 
 

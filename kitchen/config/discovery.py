@@ -29,6 +29,10 @@ KITCHEN_FOLDER = str(Path(__file__).parents[1])
 NAMESPACE_PACKAGES = ("recipes", "stages", "adapters")
 
 
+class NotAStep(ConfigError):
+    """The workflow of a recipe returned something else than a step."""
+
+
 @dataclass(frozen=True)
 class RecipeModule:
     """A module of recipes, read without importing it."""
@@ -122,7 +126,7 @@ def build_workflow(recipe: Recipe) -> Step:
         raise recipe_code_error(problem, error) from error
     if not isinstance(step, (Stage, Series, ForEach, When, Parallel)):
         returned = "None" if step is None else f"a {type(step).__name__}"
-        raise ConfigError(
+        raise NotAStep(
             f"{import_path(type(recipe))}.workflow returned {returned}, not a step: "
             f"{_source_location(type(recipe).workflow)}: end it with `return sequence(...)`"
         )

@@ -29,13 +29,15 @@ class ConversationCache:
     whole, and from the third on only its new tokens are. The contents depend on the requests and
     their order alone.
 
-    Four places decide which KV is evicted:
+    KV is evicted in these places:
 
     - `take` and `put`, called by `_sample` in `batch.py`: the cache holds the last batch only.
     - `Scheduler._retain`: of rows that finish, KV is offered only if they continue a conversation.
     - `FusedBody.sequence_kv`: the first sequences to finish fit, up to `CAPACITY_FACTOR` times the
       token budget. Other decoder bodies offer nothing.
-    - `KVGrid.retain` and `HfBody.retain`: the KV cache within a batch, when rows finish.
+    - `retain` of each decoder body (`FusedBody` calls `KVGrid.retain`; `HfBody`, `OneRowBody`): the
+      KV cache within a batch, when rows finish.
+    - `FusedBody.prefill`: prompts that were read ahead, when no waiting row needs them any more.
     """
 
     def __init__(self) -> None:

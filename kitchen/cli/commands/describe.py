@@ -12,7 +12,7 @@ from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES
 from kitchen.config.describe import SettingDescription, describe_settings
-from kitchen.config.discovery import build_workflow, find_recipe, import_path
+from kitchen.config.discovery import NotAStep, build_workflow, find_recipe, import_path
 from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
 from kitchen.stage import Stage
@@ -66,8 +66,8 @@ def _default_workflow(cls: type[Recipe]) -> tuple[Step | None, str]:
     try:
         return build_workflow(cls()), ""
     except ConfigError as error:
-        is_bug = error.__cause__ is not None  # an exception of other code, translated
-        if is_bug:
+        is_translated = error.__cause__ is not None  # an exception of the recipe's code
+        if is_translated or isinstance(error, NotAStep):
             raise
         return None, str(error)
 
