@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+import structlog
+
 from kitchen.artifacts.weights import Weights, find_weights
 from kitchen.errors import ConfigError
 from kitchen.ports import (
@@ -22,6 +24,8 @@ from kitchen.types import Checkpoint, Facts, Lora, RunId
 from stages.train.suggested_lr import TrainedModel
 
 C = TypeVar("C", bound=Checkpoint)
+
+log = structlog.get_logger("stages.train.session")
 
 
 @dataclass(frozen=True)
@@ -110,11 +114,25 @@ def lora_shape(lora: Lora) -> str:
 
 
 class SaveFinal(Stage):
-    """Save the final weights, after all optimiser steps submitted so far."""
+    """Save the final weights, after all optimiser steps submitted so far.
+
+    A run that took no step logs a warning.
+    """
 
     def run(self, session: TrainingSession, run: RunId) -> Future[FinalWeights]:
         saved = session.save_weights(f"{run.id}/weights/final", overwrite=True)
-        return start(retype_checkpoint(FinalWeights, saved))
+        return start(_final_weights(saved))
+
+
+async def _final_weights(future: Future[Checkpoint]) -> FinalWeights:
+    final = await retype_checkpoint(FinalWeights, future)
+    if final.step == 0:
+        log.warning(
+            "nothing was learnt: the run took no optimiser step, so its final weights are the "
+            "initial ones. A batch of rollouts gives no step if the rewards are equal within each "
+            "group: see frac_constant_groups, and truncated for answers that were cut off"
+        )
+    return final
 
 
 async def retype_checkpoint(kind: type[C], future: Future[Checkpoint]) -> C:

@@ -125,11 +125,14 @@ def test_dro_keeps_the_policy_near_the_sampling_one() -> None:
     assert divergence(50.0) < divergence(0.0) / 2
 
 
-def test_constant_groups_are_skipped_and_counted() -> None:
+def test_constant_groups_are_skipped_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     seen = cook(reward="exact", steps=2)
     assert seen.series("frac_constant_groups") == [1.0, 1.0]
     assert seen.series("loss") == []
     assert seen.series("reward/right") == [0.0, 0.0]
+    assert "nothing was learnt: the run took no optimiser step" in capsys.readouterr().err
+    assert cook(group=1, kl_penalty=0.1, steps=1).series("loss")
+    assert "nothing was learnt" not in capsys.readouterr().err
 
 
 def test_a_group_of_one_needs_a_kl_penalty() -> None:
