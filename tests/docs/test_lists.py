@@ -32,6 +32,10 @@ RECIPES = (SlBasic, ChatSl, Evaluate, Dpo, Kto, Rl, Rlhf, Distillation, Distilla
 ADAPTERS = [(port, name) for port in PORTS for name in sorted(available(port)) if name != "fake"]
 
 
+def test_readme_fits_on_200_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
 def test_the_page_of_formats_is_complete() -> None:
     page = (DOCS / "data-formats.md").read_text()
     entries = [f"### `{name}`" for name in FORMATS]
