@@ -162,11 +162,13 @@ class RenderedDatums(Sequence[Datum]):
             if tokens_left > 0:
                 self._cached.append(row.data)
         if not self.counts.datums:
+            fix = "raise rendering.max_tokens, or set rendering.overlong=truncate"
+            if render.overlong == "truncate":
+                fix = "cut to that length, they have no token to train on: raise it, or shorten prompts"
             raise DataError(
                 f"no data is left: all {self.counts.dropped} datums of {self.counts.rows} rows "
-                f"were dropped, because they exceed max_tokens={render.max_tokens}, or because the "
-                "chat template changes answers that a model sampled; raise rendering.max_tokens, "
-                "or set rendering.overlong=truncate"
+                f"were dropped, because they exceed max_tokens={render.max_tokens} ({fix}), or "
+                "because the chat template changes answers that a model sampled"
             )
 
     def __len__(self) -> int:

@@ -350,8 +350,11 @@ def test_overlong_datums_are_cut_or_dropped_and_counted():
     assert dropped.counts == RenderCounts(rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2)
     exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), ByteTokenizer())
     assert exact.counts.truncated == 0
-    with pytest.raises(DataError, match="no data is left: all 1 datums of 1 rows were dropped"):
-        RenderDataset(max_tokens=8, overlong="drop").run(TrainRows((long,)), ByteTokenizer())
+    dropping = RenderDataset(max_tokens=2, overlong="drop"), "rendering.overlong=truncate"
+    truncating = RenderDataset(max_tokens=2, overlong="truncate"), "shorten prompts"
+    for render, fix in (dropping, truncating):
+        with pytest.raises(DataError, match=rf"no data is left: all 1 .* of 1 rows.*{fix}"):
+            render.run(TrainRows((long,)), ByteTokenizer())
     with pytest.raises(DataError, match="no data is left: all 0 datums of 0 rows"):
         RenderDataset().run(TrainRows(()), ByteTokenizer())
 
