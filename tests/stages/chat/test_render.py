@@ -352,9 +352,9 @@ def test_overlong_datums_are_cut_or_dropped_and_counted():
     assert exact.counts.truncated == 0
     dropping = RenderDataset(max_tokens=2, overlong="drop"), "rendering.overlong=truncate"
     truncating = RenderDataset(max_tokens=2, overlong="truncate"), "shorten prompts"
-    for render, fix in (dropping, truncating):
+    for rendering, fix in (dropping, truncating):
         with pytest.raises(DataError, match=rf"no data is left: all 1 .* of 1 rows.*{fix}"):
-            render.run(TrainRows((long,)), ByteTokenizer())
+            rendering.run(TrainRows((long,)), ByteTokenizer())
     with pytest.raises(DataError, match="no data is left: all 0 datums of 0 rows"):
         RenderDataset().run(TrainRows(()), ByteTokenizer())
 
