@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
-from kitchen.ports import BlobStore, CheckpointStore, TrainingClient
+from kitchen.ports import BlobStore, CheckpointStore, TrainingClient, TrainingSession
 from kitchen.ports.training import find_catalog, require_checkpoints
+from kitchen.runs.logs import configure
 from kitchen.runs.store import read_journal, read_run, run_exists
 from kitchen.types import Checkpoint, Facts
 
@@ -20,6 +23,7 @@ NAME_FORMATS = (
 )
 ROLES = ("final", "best")  # names for weights of a run, besides their step
 Row = Mapping[str, Any]  # of checkpoints.jsonl
+log = structlog.get_logger("kitchen.artifacts.weights")
 _RUN_ID = re.compile(r"\w+-\d{8}-\d{6}-[0-9a-f]{4}")  # as `new_run_id` makes them
 
 
@@ -115,7 +119,15 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
     store = require_checkpoints(client)
     status = read_run(blobs, name.name)["status"]
     checkpoint = _find_checkpoint(name, store, blobs, status)
-    return weights_of(name.name, checkpoint, blobs, name.at)
+    if name.at != "final" or checkpoint.kind != "training":
+        return weights_of(name.name, checkpoint, blobs, name.at)
+    if not structlog.is_configured():
+        configure()
+    log.warning(
+        f"{name}: the run ({status}) has no final weights yet; these are the weights of its last "
+        f"save point, after {checkpoint.step} optimiser steps"
+    )
+    return weights_of(name.name, checkpoint, blobs, str(checkpoint.step))
 
 
 def weights_of(run: str, checkpoint: Checkpoint, blobs: BlobStore, at: str = "final") -> Weights:
@@ -147,11 +159,26 @@ def _find_checkpoint(
         unrecorded = _find_export(f"{name.name}/weights/{file}", store)
         if unrecorded:
             return unrecorded
+    if name.at != "best" and status != "completed":
+        saved = _find_save_point(name, store)
+        if saved:
+            return saved
     existing = list(_existing_exports(rows, store))
     wanted = f"weights of step {name.at}" if name.at.isdigit() else f"{name.at} weights"
     advice = "" if status == "completed" else "; resume the run first"
     available = f"it has: {', '.join(existing)}" if existing else f"it has none{advice}"
     raise ConfigError(f"{name}: the run ({status}) has no {wanted}; {available}")
+
+
+def _find_save_point(name: WeightsName, store: CheckpointStore) -> Checkpoint | None:
+    """Return the weights in training at the newest save point, or at the one of a step."""
+    saved = [
+        checkpoint
+        for checkpoint in store.checkpoints(f"{name.name}/save/")
+        if checkpoint.path.endswith(f"/{TrainingSession.__name__}")
+        and name.at in ("final", str(checkpoint.step))
+    ]
+    return max(saved, key=lambda checkpoint: checkpoint.path, default=None)
 
 
 def _matches(at: str, row: Row) -> bool:

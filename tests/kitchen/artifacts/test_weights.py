@@ -10,7 +10,7 @@ import pytest
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen import Kitchen
+from kitchen import Kitchen, Observer
 from kitchen.artifacts.weights import find_weights, parse_typed_name, parse_weights_name
 from kitchen.config.order import Order
 from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, QualityError
@@ -18,6 +18,7 @@ from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
 from kitchen.types import Checkpoint
 from recipes.sl_basic import SlBasic
+from tests.support.killing import KillAt, Killed
 
 CHATS = [
     {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}
@@ -25,7 +26,9 @@ CHATS = [
 DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}})
 
 
-def trained(blobs: FakeBlobs, run: str = "dish", **settings: Any) -> FakeTraining:
+def trained(
+    blobs: FakeBlobs, *observers: Observer, run: str = "dish", **settings: Any
+) -> FakeTraining:
     """Train for 12 steps with a held-out loss and an export after every third."""
     training = FakeTraining(blobs)
     defaults = {"batch_size": 2, "epochs": 3, "learning_rate": 0.5, "eval_every": 3}
@@ -33,7 +36,7 @@ def trained(blobs: FakeBlobs, run: str = "dish", **settings: Any) -> FakeTrainin
         **{"model": "tiny", "dataset": "chats", "warmup_steps": 0, **defaults, **settings}
     )
     order = Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json"))
-    execute(order, recipe, Kitchen(training, DATA, None, blobs), run)
+    execute(order, recipe, Kitchen(training, DATA, None, blobs), run, observers)
     return training
 
 
@@ -168,8 +171,32 @@ def test_unfinished_run_lists_the_weights_it_has(blobs: FakeBlobs) -> None:
         find_weights("run:dish", training, blobs)
     record = json.loads(blobs.read("dish/run.json") or b"")
     blobs.write("dish/run.json", json.dumps({**record, "status": "interrupted"}).encode())
+    for name in blobs.list("dish/save/"):
+        blobs.delete(name)
     with pytest.raises(ConfigError, match="it has none; resume the run first"):
         find_weights("run:dish", training, blobs)
+
+
+def test_interrupted_run_has_the_weights_of_its_last_save_point(
+    blobs: FakeBlobs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Killed):
+        trained(blobs, KillAt(40), save_every=2, eval_every=0)
+    training = FakeTraining(blobs)  # as in another process
+    found = find_weights("run:dish", training, blobs)
+    assert isinstance(found.source, Checkpoint)
+    step = found.source.step
+    assert 0 < step < 12
+    assert found.name == f"run:dish@{step}"
+    assert f"last save point, after {step} optimiser steps" in capsys.readouterr().err
+    assert find_weights(f"run:dish@{step}", training, blobs).source == found.source
+    training.sampler(found.source).close()
+    with pytest.raises(ConfigError, match="no weights of step 11"):
+        find_weights("run:dish@11", training, blobs)
+    trained(blobs, save_every=2, eval_every=0)
+    final = find_weights("run:dish", training, blobs).source
+    assert isinstance(final, Checkpoint)
+    assert final.path == "dish/weights/final"
 
 
 def test_damaged_checkpoint_is_named(blobs: FakeBlobs) -> None:
