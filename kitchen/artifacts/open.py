@@ -18,7 +18,8 @@ from kitchen.config.request import (
     open_blobs,
     resolve_adapters,
 )
-from kitchen.config.trust import check_trusted_adapters
+from kitchen.config.sources import from_arguments
+from kitchen.config.trust import check_trusted_adapters, check_trusted_settings
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import BlobStore, HubClient, Message, Sampler, Tokenizer, TrainingClient
@@ -115,15 +116,36 @@ def resolve_weights(
     }
     check_trusted_adapters(name.name, recorded, trust=adapter_choice.trust)
     names = {**recorded, **chosen}
-    settings = []
-    for port, values in order.adapter_settings.items():
-        if port in ports and names[port] == order.adapters[port]:
-            settings += [f"{port}.{key}={yaml_value(value)}" for key, value in values.items()]
+    used = {
+        port: values
+        for port, values in order.adapter_settings.items()
+        if port in ports and names[port] == order.adapters[port]
+    }
+    settings = _not_typed(used, adapter_choice)
+    check_trusted_settings(name.name, settings, trust=adapter_choice.trust)
     return name, replace(
         adapter_choice,
         names={**adapter_choice.names, **recorded},
-        settings=(*settings, *adapter_choice.settings),
+        settings=(*_as_typed(settings), *adapter_choice.settings),
     )
+
+
+def _not_typed(
+    recorded: Mapping[str, Mapping[str, Any]], adapter_choice: AdapterChoice
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the recorded settings, by port, that the user did not type a value for."""
+    typed = {".".join(setting.keys) for setting in from_arguments(adapter_choice.settings)}
+    settings = {}
+    for port, values in recorded.items():
+        keys = [key for key in values if f"{port}.{key}" not in typed]
+        settings[port] = {key: values[key] for key in keys}
+    return settings
+
+
+def _as_typed(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for port, values in settings.items():
+        for key, value in values.items():
+            yield f"{port}.{key}={yaml_value(value)}"
 
 
 def _check_chosen(

@@ -7,13 +7,18 @@ is loaded only with `--trust` (in Python `trust=True`).
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+from urllib.parse import urlsplit
 
 from kitchen.config.order import Order
 from kitchen.errors import ConfigError
 
 _CONSENT = "Loading it runs its code. If you trust this run, add --trust (in Python trust=True)"
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 class NotTrusted(ConfigError):
@@ -26,6 +31,25 @@ def check_trusted_adapters(run: str, adapters: Mapping[str, str], *, trust: bool
     if untrusted and not trust:
         names = " and ".join(f"the {port} adapter {name}" for port, name in untrusted.items())
         raise NotTrusted(f"the record of run {run!r} names {names}, by its class. {_CONSENT}")
+
+
+def check_trusted_settings(
+    run: str, settings: Mapping[str, Mapping[str, Any]], *, trust: bool
+) -> None:
+    """Raise NotTrusted if a record's settings, by port, decide where secrets are sent.
+
+    These are addresses on other machines, and names of environment variables.
+    """
+    if trust:
+        return
+    for port, values in settings.items():
+        for name, value in values.items():
+            if _decides_where_secrets_go(value):
+                raise NotTrusted(
+                    f"the record of run {run!r} has {port}.{name}={value}, which decides where an "
+                    "API key is sent, or which one. If you trust this run, add --trust (in Python "
+                    "trust=True)"
+                )
 
 
 def check_trusted_recipe(run: str, recipe: str, *, trust: bool) -> None:
@@ -52,11 +76,20 @@ def needs_trust(order: Order, *, same_process: bool) -> bool:
         if port != "blobs" and port not in order.objects
     }
     is_trusted_recipe = same_process or _is_trusted_recipe(order.recipe)
-    return bool(_untrusted_adapters(adapters)) or not is_trusted_recipe
+    values = chain.from_iterable(order.adapter_settings.get(port, {}).values() for port in adapters)
+    sends_secrets = any(map(_decides_where_secrets_go, values))
+    return bool(_untrusted_adapters(adapters)) or not is_trusted_recipe or sends_secrets
 
 
 def _untrusted_adapters(adapters: Mapping[str, str]) -> Mapping[str, str]:
     return {port: name for port, name in adapters.items() if ":" in name}
+
+
+def _decides_where_secrets_go(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    is_elsewhere = "://" in value and urlsplit(value).hostname not in _THIS_MACHINE
+    return is_elsewhere or value in os.environ
 
 
 def _is_trusted_recipe(recipe: str) -> bool:

@@ -28,7 +28,12 @@ from kitchen.config.request import (
     resolve_adapters,
     resolve_request,
 )
-from kitchen.config.trust import check_trusted_adapters, check_trusted_recipe, needs_trust
+from kitchen.config.trust import (
+    check_trusted_adapters,
+    check_trusted_recipe,
+    check_trusted_settings,
+    needs_trust,
+)
 from kitchen.engine.plan import Plan
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.recipe import Recipe
@@ -127,10 +132,12 @@ def _recorded_run(name: str, order: Order, adapters: AdapterChoice) -> _Run:
     recorded = {port: adapter for port, adapter in order.adapters.items() if port != "blobs"}
     check_trusted_recipe(name, order.recipe, trust=adapters.trust)
     check_trusted_adapters(name, recorded, trust=adapters.trust)
-    resolved = ResolvedRequest(find_recipe(order.recipe))
-    resolved.adapter_settings = {
-        port: dict(settings) for port, settings in order.adapter_settings.items() if port != "blobs"
+    settings = {
+        port: dict(values) for port, values in order.adapter_settings.items() if port != "blobs"
     }
+    check_trusted_settings(name, settings, trust=adapters.trust)
+    resolved = ResolvedRequest(find_recipe(order.recipe))
+    resolved.adapter_settings = settings
     names = {**recorded, "blobs": adapters.chosen()["blobs"]}
     resolve_adapters(replace(adapters, names=names), resolved)
     recipe = recipe_from_order(resolved.cls, name, order)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import in_folder, output
+from tests.support.commands import in_folder, invoke, output
 
 PAYLOAD = "from pathlib import Path\nPath('loaded').touch()\n"
 ADAPTER = PAYLOAD + "from adapters.fake.training import FakeTraining as Mine\n"
@@ -77,6 +77,33 @@ def test_record_loads_no_recipe_without_trust(tmp_path: Path, edit: Edit, recipe
     edit(recipe=recipe)
     assert f"the recipe {recipe}" in output(2, "resume", "dish")
     assert not (tmp_path / "loaded").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"base_url": "https://elsewhere.example"},
+        {"base_url": "http://127.0.0.1.elsewhere.example:80"},
+        {"base_url": "http://127.0.0.1:1", "key": "OTHER_SECRET"},
+    ],
+)
+def test_record_sends_no_key_elsewhere_without_trust(edit: Edit, settings: dict[str, str]) -> None:
+    edit(adapters={"training": "tinker"}, adapter_settings={"training": settings})
+    secrets = {"TINKER_API_KEY": "tml-secret", "OTHER_SECRET": "other-secret"}
+    for command in COMMANDS:
+        shown = output(2, *command, **secrets)
+        assert "training." in shown, command
+        assert "--trust" in shown, command
+        assert "-secret" not in shown, command
+
+
+def test_typed_address_needs_no_trust(edit: Edit) -> None:
+    url = "http://elsewhere.example"
+    edit(adapters={"training": "tinker"}, adapter_settings={"training": {"base_url": url}})
+    here = ("--set", "training.base_url=http://127.0.0.1:1", "--set", "training.patience=0.1")
+    shown = invoke("sample", "dish", "hi", *here, TINKER_API_KEY="tml-secret").output
+    assert "no final weights" in shown  # it has got past the check
+    assert "--trust" not in shown
 
 
 def test_trusted_record_loads_a_class_that_implements_the_port(tmp_path: Path, edit: Edit) -> None:
