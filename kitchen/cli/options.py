@@ -137,14 +137,14 @@ AcceptLostMetrics = Annotated[
     bool,
     typer.Option(
         "--accept-lost-metrics",
-        help="Resume although recorded metrics, tables or samples are gone or damaged.",
+        help="Resume although recorded metrics, tables or samples are lost or damaged.",
     ),
 ]
 OtherCode = Annotated[
     bool,
     typer.Option(
         "--other-code",
-        help="Resume although the code of the recipe, or of what it uses, has changed.",
+        help="Resume although the code of the recipe, or code that it uses, has changed.",
     ),
 ]
 Trust = Annotated[

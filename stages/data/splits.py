@@ -31,19 +31,19 @@ Indices = npt.NDArray[np.int64]
 class DataConfig:
     """Choice of the rows to read from a data set, and their column names."""
 
-    # split to train on; null for "train", or the only one that is not held out by its name, such as
-    # test, dev or validation
+    # training split; null for "train" or, if there is none, the only split whose name does not mark
+    # it as held out, as test, dev and validation do
     train: str | None = None
-    # held-out splits; null for all others, without further ones to train on, such as train_small
+    # held-out splits; null for all others, except further training splits such as train_small
     test: tuple[str, ...] | None = None
-    # maximum number of training rows, taken from the top; null for all
+    # maximum number of training rows, counted from the first row; null for all
     limit: PositiveInt | None = None
     # share of the rows to hold out if there is no held-out split
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
     held_out_rows: PositiveInt = 200  # maximum number of rows per held-out set, chosen at random
     # columns to rename: reading.columns.OLD=NEW
     columns: Mapping[str, str] = field(default_factory=dict)
-    # rows that cannot be read or rendered: stop with an error, or drop and list them
+    # rows that cannot be read or rendered: error stops the run; drop leaves them out and lists them
     bad_rows: BadRowsName = "error"
     # stream the rows and read only as many as needed; requires reading.limit or max_steps
     stream: bool = False

@@ -108,10 +108,10 @@ class HeldOutLoss:
 class EvalConfig(GradingConfig):
     """Options of an evaluation on held-out sets, by graded answers or by the loss."""
 
-    # json compares answers as JSON objects, text as text, math as numbers or formulas (after the
-    # last #### if there is one); choice takes the likeliest of the row's choices; loss measures
-    # the loss of the reference answers instead; auto is json if all reference answers are JSON
-    # objects, else loss
+    # json compares the fields of JSON objects; text compares texts; math compares numbers or
+    # formulas (after the last #### if there is one); choice takes the likeliest of the row's
+    # choices; loss measures the loss of the reference answers; auto is json if all reference
+    # answers are JSON objects, and loss otherwise
     metric: Literal["auto", "json", "text", "math", "choice", "loss"] = "auto"
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer counts as wrong
     # exact match required on the first held-out set; below it, the run ends with exit code 5

@@ -31,9 +31,9 @@ Pattern = Annotated[str, BeforeValidator(_as_typed)]
 class GradingConfig:
     """Preparation of answers: extraction by a pattern, and differences to ignore."""
 
-    # regular expression that finds the answer in the text: its first group, or else the whole
-    # match; of several matches, the first counts. A text without a match is wrong. A reference
-    # answer is extracted in the same way if it matches, and otherwise compared as it is
+    # regular expression that finds the answer in the text: the answer is the first group that
+    # matched, or the whole match if there are no groups. The first of several matches counts. A
+    # text without a match is wrong. A reference answer without a match is compared unchanged
     extract: Pattern | None = None
     ignore_case: bool = False  # compare texts without regard to upper and lower case
     # compare texts without punctuation, except for signs and decimal points of numbers
