@@ -203,7 +203,7 @@ class RunRecord(Observer):
         if changed and not self._other_code:
             raise OtherCode(
                 f"the code of {' and '.join(changed)} has changed since run {self._run!r} started; "
-                "start a new run, or resume it nevertheless, with results that are of both "
+                "start a new run, or resume it nevertheless, with results that mix both versions "
                 "(--other-code)"
             )
         self._json["code"] = digests
