@@ -24,6 +24,8 @@ _NOT_USER_CODE = (
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
 )
 
+_SCRIPT = "__main__"  # the script that resumes a run is often another one than started it
+
 
 class OtherCode(ResumeError):
     """The code of the recipe, of a stage or of what they use has changed since the run started."""
@@ -42,7 +44,8 @@ def code_digests(recipe: str, step: Step) -> Mapping[str, str]:
     while waiting:
         name = waiting.pop()
         module = sys.modules.get(name)
-        if name not in modules and module is not None and _is_user_code(module):
+        is_known = name in modules or name == _SCRIPT
+        if not is_known and module is not None and _is_user_code(module):
             modules[name] = module
             waiting += _modules_of(vars(module).values())
     return {name: _digest(modules[name]) for name in sorted(modules)}
