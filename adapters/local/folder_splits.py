@@ -194,7 +194,7 @@ def _no_splits(name: str, folders: Sequence[Path], not_read: Sequence[str]) -> D
 
 
 def _has_data(folder: Path) -> bool:
-    """Return whether a folder has data files, itself or in a folder of its own."""
+    """Return whether a folder has data files, itself or in a subfolder."""
     inner = [entry for entry in folder.iterdir() if entry.is_dir() and not is_hidden(entry)]
     return bool(data_files(folder)) or any(data_files(entry) for entry in inner)
 

@@ -42,8 +42,8 @@ def execute(
     `new`: the run must be new, so a name that another run has taken meanwhile is an error.
     `stop_signal` lets another thread stop the run. `plan` is that of the recipe, if it has been
     computed already. `accepted` are the differences to an earlier attempt that `RunRecord` accepts:
-    `other_machine`, `other_code` and `accept_lost_metrics`. Raises PlanError before anything is written, ConfigError for a run in use,
-    ResumeError if the run of this name is of another order.
+    `other_machine`, `other_code` and `accept_lost_metrics`. Raises PlanError before anything is
+    written, ConfigError for a run in use, ResumeError if the run of this name is of another order.
     """
     if kitchen.blobs is None:
         raise ConfigError("a run needs a blob store for its record")
