@@ -23,12 +23,7 @@ from kitchen.config.request import (
 )
 from kitchen.config.settings import leaf_keys, resolve_settings
 from kitchen.config.sources import from_mapping
-from kitchen.config.trust import (
-    check_trusted_adapters,
-    check_trusted_recipe,
-    check_trusted_settings,
-    needs_trust,
-)
+from kitchen.config.trust import check_trusted_order, needs_trust
 from kitchen.engine.observers import Observer
 from kitchen.engine.stop import StopSignal
 from kitchen.errors import ConfigError, ResumeError, did_you_mean
@@ -207,22 +202,10 @@ def _resolve_resumed(
                 for port, reason in missing.items()
             ]
         )
-    recorded = {
-        port: adapter
-        for port, adapter in order.adapters.items()
-        if port != "blobs" and port not in replacements
-    }
-    check_trusted_adapters(run, recorded, trust=trust)
-    if recipe_class is None:
-        check_trusted_recipe(run, order.recipe, trust=trust)
-    settings = {
-        port: dict(values)
-        for port, values in order.adapter_settings.items()
-        if port != "blobs" and port not in replacements
-    }
-    check_trusted_settings(run, settings, trust=trust)
+    check_trusted_order(run, order, replacements, new_recipe=recipe_class is not None, trust=trust)
     resolved = ResolvedRequest(recipe_class or _find_recorded_recipe(run, order))
-    resolved.adapter_settings = settings
+    resolved.adapter_settings = order.recorded_settings(replacements)
+    recorded = order.recorded_adapters(replacements)
     _build_adapters(resolved, {**recorded, "blobs": None, **replacements}, runs)
     resolved.recipe = recipe_from_order(resolved.cls, run, order)
     plan_request(resolved, resolved.recipe, strict=False)

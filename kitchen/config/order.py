@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +20,22 @@ class Order:
     adapter_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # ports whose adapter was an object built with unrecorded arguments: cannot be rebuilt
     objects: Sequence[str] = ()
+
+    def recorded_adapters(self, replaced: Collection[str] = ()) -> dict[str, str]:
+        """Return the names of the adapters to rebuild, by port; the blob store holds the record."""
+        return {
+            port: name
+            for port, name in self.adapters.items()
+            if port != "blobs" and port not in replaced
+        }
+
+    def recorded_settings(self, replaced: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+        """Return the settings of the adapters to rebuild, by port."""
+        return {
+            port: dict(values)
+            for port, values in self.adapter_settings.items()
+            if port != "blobs" and port not in replaced
+        }
 
     def missing_objects(self, replaced: Iterable[str]) -> Mapping[str, str]:
         """Return why an adapter cannot be rebuilt, by port, except for the ports in `replaced`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,6 +52,19 @@ def check_trusted_settings(
                 )
 
 
+def check_trusted_order(
+    run: str, order: Order, replaced: Collection[str] = (), *, new_recipe: bool = False, trust: bool
+) -> None:
+    """Raise NotTrusted if a record names code, or settings of adapters, that need consent.
+
+    `replaced` are the ports whose adapter is given again, and `new_recipe` says that the recipe is.
+    """
+    if not new_recipe:
+        check_trusted_recipe(run, order.recipe, trust=trust)
+    check_trusted_adapters(run, order.recorded_adapters(replaced), trust=trust)
+    check_trusted_settings(run, order.recorded_settings(replaced), trust=trust)
+
+
 def check_trusted_recipe(run: str, recipe: str, *, trust: bool) -> None:
     """Raise NotTrusted if a record names a recipe, as `module:Class`, outside of `recipes`.
 
@@ -70,15 +83,12 @@ def needs_trust(order: Order, *, same_process: bool) -> bool:
 
     `same_process`: it would be resumed by this process, which has imported the recipe.
     """
-    adapters = {
-        port: name
-        for port, name in order.adapters.items()
-        if port != "blobs" and port not in order.objects
-    }
     is_trusted_recipe = same_process or _is_trusted_recipe(order.recipe)
-    values = chain.from_iterable(order.adapter_settings.get(port, {}).values() for port in adapters)
+    settings = order.recorded_settings(order.objects).values()
+    values = chain.from_iterable(port.values() for port in settings)
     sends_secrets = any(map(_decides_where_secrets_go, values))
-    return bool(_untrusted_adapters(adapters)) or not is_trusted_recipe or sends_secrets
+    untrusted = _untrusted_adapters(order.recorded_adapters(order.objects))
+    return bool(untrusted) or not is_trusted_recipe or sends_secrets
 
 
 def _untrusted_adapters(adapters: Mapping[str, str]) -> Mapping[str, str]:

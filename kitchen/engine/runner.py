@@ -145,7 +145,7 @@ class _Walk:
         if self.save_points and self.save_points.target:
             where = self.save_points.target
             raise ResumeError(
-                f"the loop that was saved, at {where}, was not reached: data differ; start a new run"
+                f"the saved loop, at {where}, was not reached: the data differ; start a new run"
             )
 
     async def step(self, step: Step, scope: Scope, address: str) -> None:

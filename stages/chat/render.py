@@ -164,7 +164,10 @@ class RenderedDatums(Sequence[Datum]):
         if not self.counts.datums:
             fix = "raise rendering.max_tokens, or set rendering.overlong=truncate"
             if render.overlong == "truncate":
-                fix = "cut to that length, they have no token to train on: raise it, or shorten prompts"
+                fix = (
+                    "cut to that length, they have no token to train on: raise it, or "
+                    "shorten prompts"
+                )
             raise DataError(
                 f"no data is left: all {self.counts.dropped} datums of {self.counts.rows} rows "
                 f"were dropped, because they exceed max_tokens={render.max_tokens} ({fix}), or "

@@ -58,7 +58,7 @@ class DropBadMixtureRows(Stage):
 
 
 class DropBadQuestions(Stage):
-    """Leave out held-out rows that the weights cannot be evaluated on, and report those left out."""
+    """Leave out held-out rows that the weights cannot be evaluated on, and report them."""
 
     weights: str  # by any name
     render: RenderDataset

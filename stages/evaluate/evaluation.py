@@ -124,8 +124,8 @@ class EvalConfig(GradingConfig):
         if self.at_least > 0 and self.metric == "loss":
             raise ConfigError(
                 f"evaluation.at_least={self.at_least} requires an exact match, which is not "
-                "measured with metric=loss: set evaluation.metric to json, text, math or choice, or "
-                "leave at_least out"
+                "measured with metric=loss: set evaluation.metric to json, text, math or choice, "
+                "or leave at_least out"
             )
         if self.metric == "math":
             require_extra("math_verify", "evaluation.metric=math")

@@ -40,7 +40,8 @@ def score_json(answer: str, reference: str) -> JsonScore:
     """Compute F1 = 2 TP / (fields answered + fields expected); a hit is an equal key and value.
 
     Both are strict JSON objects, alone or in the only code fence of a text; any other answer, or
-    one that repeats a key, scores 0. 1 equals 1.0, true equals no number, the order of keys is free.
+    one that repeats a key, scores 0. 1 equals 1.0, true equals no number, and the order of keys is
+    free.
     Raises DataError if the reference is not a JSON object.
     """
     expected = _parse(reference)

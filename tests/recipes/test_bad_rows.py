@@ -140,7 +140,7 @@ def test_multiple_choice_leaves_bad_rows_out(tmp_path: Path) -> None:
 def test_each_format_leaves_bad_rows_out(tmp_path: Path, suffix: str) -> None:
     rows = [f"{n}?,{n}!" for n in range(8)]
     content = {
-        "csv": "\n".join(["prompt,completion", *rows, "a,b,c", "no answer,", b"\xff,x".decode("latin1")]),
+        "csv": "\n".join(["prompt,completion", *rows, "a,b,c", "no answer,", "\xff,x"]),
         "json": f"[{', '.join([*ANSWERS, '7', *BROKEN[2:]])}]",
         "jsonl": "\n".join([*ANSWERS, "\xff", *BROKEN[2:]]),
     }  # fmt: skip

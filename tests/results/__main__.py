@@ -267,7 +267,8 @@ def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -
     verdict = "" if goal is None else goal.describe(value_for_goal(measure, values))
     if verdict and len(values) < seeds:
         verdict += f" by the {len(values)} of {seeds} seeds that have it"
-    return f"| {LABELS.get(measure, measure)} | {mean} | {', '.join(map(number, values))} | {verdict} |"
+    label = LABELS.get(measure, measure)
+    return f"| {label} | {mean} | {', '.join(map(number, values))} | {verdict} |"
 
 
 def has_no_mean(measure: str) -> bool:

@@ -28,12 +28,7 @@ from kitchen.config.request import (
     resolve_adapters,
     resolve_request,
 )
-from kitchen.config.trust import (
-    check_trusted_adapters,
-    check_trusted_recipe,
-    check_trusted_settings,
-    needs_trust,
-)
+from kitchen.config.trust import check_trusted_order, needs_trust
 from kitchen.engine.plan import Plan
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.recipe import Recipe
@@ -129,16 +124,10 @@ def _recorded_run(name: str, order: Order, adapters: AdapterChoice) -> _Run:
             f"run {name!r}: {'; '.join(lost.values())}; resume it in Python, "
             f"kitchen.resume({name!r}, {arguments})"
         )
-    recorded = {port: adapter for port, adapter in order.adapters.items() if port != "blobs"}
-    check_trusted_recipe(name, order.recipe, trust=adapters.trust)
-    check_trusted_adapters(name, recorded, trust=adapters.trust)
-    settings = {
-        port: dict(values) for port, values in order.adapter_settings.items() if port != "blobs"
-    }
-    check_trusted_settings(name, settings, trust=adapters.trust)
+    check_trusted_order(name, order, trust=adapters.trust)
     resolved = ResolvedRequest(find_recipe(order.recipe))
-    resolved.adapter_settings = settings
-    names = {**recorded, "blobs": adapters.chosen()["blobs"]}
+    resolved.adapter_settings = order.recorded_settings()
+    names = {**order.recorded_adapters(), "blobs": adapters.chosen()["blobs"]}
     resolve_adapters(replace(adapters, names=names), resolved)
     recipe = recipe_from_order(resolved.cls, name, order)
     if resolved.problems or resolved.kitchen is None:

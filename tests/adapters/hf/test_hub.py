@@ -776,7 +776,8 @@ def run_with(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("owner/tiny", "fails for model 'owner/tiny' (500"),
         (
             "owner/busy",
-            "too many requests, and rejects the one for model 'owner/busy' (429); try again in 3600 s",
+            "too many requests, and rejects the one for model 'owner/busy' (429); "
+            "try again in 3600 s",
         ),
     ],
 )

@@ -253,7 +253,8 @@ def test_unknown_names_are_errors(tmp_path: Path) -> None:
         "deep/pair.csv": r"did you mean 'deep/pairs\.csv'",
         "./dep": r"did you mean '\./deep'",
         "nope/pair.csv": "nor the folder",
-        "notes": r"notes: the folder has no splits \(not read as data: readme\.md\); .*train\.jsonl",
+        "notes": r"notes: the folder has no splits \(not read as data: readme\.md\); "
+        r".*train\.jsonl",
     }.items():
         with pytest.raises(DataError, match=message):
             store.splits(name)

@@ -38,18 +38,36 @@ def prompts(store: LocalDatasets, split: str) -> list[str]:
 @pytest.mark.parametrize(
     ("split", "files"),
     [
-        ("train", ["train-00000-of-00003.jsonl", "train-00001-of-00003.jsonl", "train-00002-of-00003.jsonl"]),
+        (
+            "train",
+            [
+                "train-00000-of-00003.jsonl",
+                "train-00001-of-00003.jsonl",
+                "train-00002-of-00003.jsonl",
+            ],
+        ),
         ("train", ["train_1_of_2.jsonl", "train_2_of_2.jsonl"]),
-        ("train", ["train-00000-of-00002-9b1a2c3d4e5f6789.jsonl", "train-00001-of-00002-0b1a2c3d4e5f6789.jsonl"]),
+        (
+            "train",
+            [
+                "train-00000-of-00002-9b1a2c3d4e5f6789.jsonl",
+                "train-00001-of-00002-0b1a2c3d4e5f6789.jsonl",
+            ],
+        ),
         ("train", ["0000.jsonl", "0001.jsonl"]),
         ("train", [f"train.{number}.jsonl" for number in range(12)]),
         ("data", ["data_01.jsonl", "data_02.jsonl"]),
         ("part", ["part-9.jsonl", "part-10.jsonl"]),
-        ("part", ["part-00000-6d1f3a2b-aaaa-bbbb-cccc-0123456789ab-c000.snappy.jsonl",
-                  "part-00001-6d1f3a2b-aaaa-bbbb-cccc-0123456789ab-c000.snappy.jsonl"]),
+        (
+            "part",
+            [
+                "part-00000-6d1f3a2b-aaaa-bbbb-cccc-0123456789ab-c000.snappy.jsonl",
+                "part-00001-6d1f3a2b-aaaa-bbbb-cccc-0123456789ab-c000.snappy.jsonl",
+            ],
+        ),
         ("train", ["train/b.jsonl", "train/c.jsonl"]),
     ],
-)  # fmt: skip
+)
 def test_numbered_files_are_one_split(tmp_path: Path, split: str, files: list[str]) -> None:
     store = folder(tmp_path, *reversed(files))
     assert list(store.splits("set")) == [split]
@@ -58,8 +76,13 @@ def test_numbered_files_are_one_split(tmp_path: Path, split: str, files: list[st
 
 
 @pytest.mark.parametrize(
-    "files", [["level1.jsonl", "level2.jsonl"], ["test1.jsonl", "test2.jsonl"], ["gsm8k.jsonl", "v-2.jsonl"]]
-)  # fmt: skip
+    "files",
+    [
+        ["level1.jsonl", "level2.jsonl"],
+        ["test1.jsonl", "test2.jsonl"],
+        ["gsm8k.jsonl", "v-2.jsonl"],
+    ],
+)
 def test_other_numbers_are_part_of_a_name(tmp_path: Path, files: list[str]) -> None:
     assert list(folder(tmp_path, *files).splits("set")) == [file[:-6] for file in files]
 
@@ -67,14 +90,17 @@ def test_other_numbers_are_part_of_a_name(tmp_path: Path, files: list[str]) -> N
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        (["train-00000-of-00003.jsonl", "train-00002-of-00003.jsonl"], "2 of 3 files; missing: number 1"),
+        (
+            ["train-00000-of-00003.jsonl", "train-00002-of-00003.jsonl"],
+            "2 of 3 files; missing: number 1",
+        ),
         (["train-1-of-2.jsonl"], "1 of 2 files; missing: number"),
         (["train-0.jsonl", "train-1.csv"], "both the split 'train'"),
         (["train.jsonl", "train-1.jsonl", "train-2.jsonl"], "both the split 'train'"),
         (["train/test.jsonl"], "a held-out split in the folder"),
         (["main/train.jsonl", "socratic/train.jsonl"], "choose one: set/main"),
     ],
-)  # fmt: skip
+)
 def test_incomplete_or_ambiguous_files_are_errors(
     tmp_path: Path, files: list[str], problem: str
 ) -> None:
