@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from adapters.folders import (
     tokenizer_files,
     why_not_opened,
 )
-from kitchen.errors import BackendError, DataError
+from kitchen.errors import BackendError, ConfigError, DataError
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Message, ToolSchema
 from kitchen.types import Tokens
@@ -72,18 +72,24 @@ def load_tokenizer(folder: Path, base: Path | None = None) -> FolderTokenizer:
 class FolderTokenizer:
     """Text to token ids and back, as the model was trained to read it."""
 
-    def __init__(self, inner: Any, folder: Path, model: Path) -> None:
-        self._inner, self._folder = inner, folder
+    def __init__(self, inner: Any, folder: Path, model: Path, template: str | None = None) -> None:
+        self._inner, self._folder, self._model = inner, folder, model
+        self._own_template = template  # in place of the tokenizer's
         self.stop_ids = _stop_ids(inner, model)
+
+    def with_template(self, template: str) -> FolderTokenizer:
+        """Return a tokenizer with this chat template; raises ConfigError if it is not Jinja."""
+        _check_syntax(template)
+        return FolderTokenizer(self._inner, self._folder, self._model, template)
 
     @property
     def chat(self) -> bool:
-        return bool(self._inner.chat_template)
+        return bool(self._own_template or self._inner.chat_template)
 
     @property
     def tools(self) -> bool:
         """True if the chat template reads the variable in which transformers passes tools."""
-        return self.chat and _reads_tools(self._inner.get_chat_template(tools=[{}]))
+        return self.chat and _reads_tools(self._template([{}]))
 
     @property
     def end_id(self) -> int:
@@ -100,8 +106,18 @@ class FolderTokenizer:
         return len(self._inner)
 
     def encode(self, text: str, *, special: bool = False) -> Tokens:
-        """Return (T,) ids."""
-        return np.asarray(self._inner.encode(text, add_special_tokens=special), np.int64)
+        """Return (T,) ids; never with an end-of-sequence token behind the text."""
+        ids = np.asarray(self._inner.encode(text, add_special_tokens=special), np.int64)
+        return ids[: len(ids) - self._suffix_length] if special else ids
+
+    @cached_property
+    def _suffix_length(self) -> int:
+        """The number of special tokens that the tokenizer adds behind a text."""
+        plain = self._inner.encode("a", add_special_tokens=False)
+        special = self._inner.encode("a", add_special_tokens=True)
+        starts = range(len(special) - len(plain) + 1) if plain else ()
+        ends = [at + len(plain) for at in starts if special[at : at + len(plain)] == plain]
+        return len(special) - ends[0] if ends else 0
 
     def decode(self, tokens: Tokens) -> str:
         return self._decode(list(map(int, tokens)), skip_special_tokens=True)
@@ -119,9 +135,16 @@ class FolderTokenizer:
     def render(
         self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
     ) -> Tokens:
-        """Return (T,) ids; raises DataError without a chat template, or if it refuses the messages.
+        """Return (T,) ids; raises DataError as `render_text` does."""
+        return self.encode(self.render_text(messages, answer=answer, tools=tools))
 
-        A template that writes the date writes the same one every day: otherwise a run that is
+    def render_text(
+        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+    ) -> str:
+        """Apply the chat template.
+
+        Raises DataError without a template, or if it refuses the messages or fails on them. A
+        template that writes the date writes the same one every day: otherwise a run that is
         resumed tomorrow would read other tokens.
         """
         if tools and not self.tools:
@@ -129,25 +152,69 @@ class FolderTokenizer:
         if not self.chat:
             raise DataError(
                 f"{self._folder}: the tokenizer has no chat template, so conversations cannot be "
-                "rendered; choose an instruct model, or data of prompts and completions"
+                "rendered; choose an instruct model, set a template (rendering.template=FILE), or "
+                "use data of prompts and completions"
             )
-        from jinja2.exceptions import TemplateError
-
         schemas = [dict(tool) for tool in tools] or None
+        template = _with_fixed_date(self._template(schemas))
         try:
-            ids = self._inner.apply_chat_template(
+            text = self._inner.apply_chat_template(
                 [dict(message) for message in messages],
                 tools=schemas,
-                tokenize=True,
+                tokenize=False,
                 add_generation_prompt=answer,
-                return_dict=False,
-                chat_template=_with_fixed_date(self._inner.get_chat_template(tools=schemas)),
+                chat_template=template,
             )
-        except TemplateError as error:
-            raise DataError(
-                f"{self._folder}: the chat template refuses the conversation: {error}"
+        except Exception as error:  # an expression of a template can raise anything
+            raise DataError(f"{self._template_source}: {_template_problem(error)}") from error
+        return str(text)
+
+    @property
+    def _template_source(self) -> str:
+        return str(self._folder) if self._own_template is None else "rendering.template"
+
+    def _template(self, tools: Sequence[Any] | None) -> str:
+        """Return the chat template; raises BackendError if there are several and no default."""
+        if self._own_template is not None:
+            return self._own_template
+        try:
+            return str(self._inner.get_chat_template(tools=tools))
+        except ValueError as error:
+            names = ", ".join(self._inner.chat_template)
+            raise BackendError(
+                f"{self._folder}: the tokenizer has several chat templates ({names}), and none is "
+                "called default; rename one of them, or set a template (rendering.template=FILE)"
             ) from error
-        return np.asarray(ids, np.int64)
+
+
+def _template_problem(error: Exception) -> str:
+    """Return how a chat template failed, with its line; the words are its own if it refused."""
+    from jinja2.exceptions import TemplateError
+
+    if isinstance(error, TemplateError):
+        return f"the chat template refuses the conversation: {error}"
+    frame, lines = error.__traceback__, []
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == "<template>":
+            lines.append(frame.tb_lineno)
+        frame = frame.tb_next
+    place = f" in its line {lines[-1]}" if lines else ""
+    return (
+        f"the chat template fails on the conversation{place}: {type(error).__name__}: {error}; "
+        "correct the row, or set another template (rendering.template=FILE)"
+    )
+
+
+def _check_syntax(template: str) -> None:
+    """Raise ConfigError for a template that is not Jinja."""
+    from jinja2 import TemplateSyntaxError
+
+    try:
+        _parse(template)
+    except TemplateSyntaxError as error:
+        raise ConfigError(
+            f"rendering.template is not a Jinja template: line {error.lineno}: {error.message}"
+        ) from error
 
 
 @cache
@@ -162,18 +229,23 @@ def _with_fixed_date(template: str) -> str:
 
 @cache
 def _reads_tools(template: str) -> bool:
-    from jinja2 import Environment, TemplateSyntaxError
-    from jinja2.ext import loopcontrols
+    from jinja2 import TemplateSyntaxError
     from jinja2.meta import find_undeclared_variables
+
+    try:
+        return "tools" in find_undeclared_variables(_parse(template))
+    except TemplateSyntaxError:  # `render` reports what is wrong with it
+        return False
+
+
+def _parse(template: str) -> Any:
+    """Return the syntax tree of a chat template; raises TemplateSyntaxError."""
+    from jinja2 import Environment
+    from jinja2.ext import loopcontrols
 
     # `generation` is a tag that transformers adds to jinja
     plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)
-    try:
-        return "tools" in find_undeclared_variables(
-            Environment(extensions=[loopcontrols]).parse(plain)
-        )
-    except TemplateSyntaxError:  # `render` reports what is wrong with it
-        return False
+    return Environment(extensions=[loopcontrols]).parse(plain)
 
 
 def _stop_ids(inner: Any, folder: Path) -> tuple[int, ...]:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kitchen.errors import DataError, did_you_mean
+from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.sampling import Message, ToolSchema
 from kitchen.types import Tokens
 
 END, END_OF_TURN = 256, 257
 ROLES = {"system": 258, "user": 259, "assistant": 260, "tool": 261}
 VOCABULARY = 262
+_SPELLED = {END: b"<|end|>", END_OF_TURN: b"<|end_of_turn|>"} | {
+    token: f"<|{role}|>".encode() for role, token in ROLES.items()
+}
 
 
 class ByteTokenizer:
@@ -50,6 +53,21 @@ class ByteTokenizer:
         if answer:
             parts.append(np.array([ROLES["assistant"]]))
         return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+
+    def render_text(
+        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+    ) -> str:
+        """Return the text of `render`, with special tokens written out."""
+        tokens = self.render(messages, answer=answer, tools=tools).tolist()
+        parts = [_SPELLED[token] if token >= END else bytes([token]) for token in tokens]
+        return b"".join(parts).decode(errors="replace")
+
+    def with_template(self, template: str) -> ByteTokenizer:
+        """Raise ConfigError: the fake renders conversations without Jinja."""
+        raise ConfigError(
+            "rendering.template needs a tokenizer that renders Jinja templates; that of the fake "
+            "does not: choose another training adapter"
+        )
 
 
 def _role(name: str) -> int:

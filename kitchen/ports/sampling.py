@@ -48,8 +48,8 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, special: bool = False) -> Tokens:
         """Return the (T,) ids of a text.
 
-        `special` adds what the model expects around a text that stands alone, such as a
-        beginning-of-sequence token.
+        `special` adds what the model expects before a text, such as a beginning-of-sequence token;
+        nothing is added behind it, since the text of an answer may follow.
         """
         ...
 
@@ -64,6 +64,19 @@ class Tokenizer(Protocol):
 
         Raises DataError, with the template's own words, for a conversation that the template
         refuses, and for tools where the template has no place for them.
+        """
+        ...
+
+    def render_text(
+        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+    ) -> str:
+        """Return the text that `render` encodes, with special tokens written out."""
+        ...
+
+    def with_template(self, template: str) -> Tokenizer:
+        """Return a tokenizer with this Jinja template in place of its chat template.
+
+        Raises ConfigError for a template that cannot be used.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kitchen.errors import DataError
+from kitchen.errors import ConfigError, DataError
 from kitchen.ports.training import TrainingSession
 from kitchen.testing.subject import TrainingSubject
 
@@ -68,3 +68,24 @@ class TokenizerLaws(TrainingSubject):
             answer = whole[len(prompt) :]
             assert tokenizer.decode(np.array(answer)).strip() == CHAT[turn]["content"]
             assert set(answer) & set(tokenizer.stop_ids)
+
+    def test_the_text_of_a_conversation_begins_with_its_prompts(
+        self, session: TrainingSession
+    ) -> None:
+        tokenizer = session.tokenizer()
+        if not tokenizer.chat:
+            pytest.skip("the model has no chat template")
+        whole = tokenizer.render_text(CHAT)
+        assert whole.startswith(tokenizer.render_text(CHAT[:3], answer=True))
+        assert all(message["content"] in whole for message in CHAT)
+
+    def test_a_template_replaces_that_of_the_tokenizer(self, session: TrainingSession) -> None:
+        template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        try:
+            tokenizer = session.tokenizer().with_template(template)
+        except ConfigError:
+            pytest.skip("the tokenizer renders no Jinja templates")
+        assert tokenizer.chat
+        assert tokenizer.decode(tokenizer.render(CHAT[:1])) == "user: How many eggs?\n"
+        with pytest.raises(ConfigError, match="line 2"):
+            tokenizer.with_template("{% for m in messages %}\n{% endif %}")

@@ -17,7 +17,7 @@ END, EOT, SYSTEM, USER, ASSISTANT, TOOL = 256, 257, 258, 259, 260, 261  # the fa
 class Newline(ByteTokenizer):
     """Adds a default system message, and a newline after each end of turn, as ChatML does."""
 
-    def render(self, messages, *, answer=False):
+    def render(self, messages, *, answer=False, **options):
         if messages and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": "S"}, *messages]
         turns = [np.append(ByteTokenizer.render(self, [message]), 10) for message in messages]
@@ -28,7 +28,7 @@ class Newline(ByteTokenizer):
 class Closing(ByteTokenizer):
     """Appends the end of sequence if there is no generation prompt, as Phi-3's template does."""
 
-    def render(self, messages, *, answer=False):
+    def render(self, messages, *, answer=False, **options):
         tokens = ByteTokenizer.render(self, messages, answer=answer)
         return tokens if answer else np.append(tokens, END)
 
@@ -36,7 +36,7 @@ class Closing(ByteTokenizer):
 class Prompting(ByteTokenizer):
     """Prompts with a token that is absent from the rendered answer."""
 
-    def render(self, messages, *, answer=False):
+    def render(self, messages, *, answer=False, **options):
         tokens = ByteTokenizer.render(self, messages, answer=answer)
         return np.append(tokens, ord("!")) if answer else tokens
 
@@ -44,7 +44,7 @@ class Prompting(ByteTokenizer):
 class Strict(ByteTokenizer):
     """Knows no conversation without a user, as many templates do."""
 
-    def render(self, messages, *, answer=False):
+    def render(self, messages, *, answer=False, **options):
         if not any(message["role"] == "user" for message in messages):
             raise DataError("the template needs a user message")
         return ByteTokenizer.render(self, messages, answer=answer)
