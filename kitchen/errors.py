@@ -6,11 +6,17 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from kitchen.safe_text import escape_controls
+
 
 class KitchenError(Exception):
     """An error that a user can fix; the command line prints it without a traceback."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the text with control characters escaped, as it may quote data."""
+        return escape_controls(super().__str__())
 
 
 class RunFailed(KitchenError):

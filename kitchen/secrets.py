@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from kitchen.safe_text import escape_controls
+
 _SECRET_NAME = re.compile(
     r"(^|_)(API|ACCESS)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$|_(PASS|PWD)$",
     re.IGNORECASE,
@@ -21,14 +23,23 @@ def mask(text: str, environment: Mapping[str, str] | None = None) -> str:
     return _without(secrets(environment), text)
 
 
+def printable(text: str) -> str:
+    """Return a text for people: without secrets, and with control characters escaped."""
+    return escape_controls(mask(text))
+
+
 def masked(value: Any, hidden: Iterable[str] | None = None) -> Any:
     """Return a value for JSON with every text in it masked; masking the JSON could break it."""
     known = secrets() if hidden is None else hidden
     if isinstance(value, str):
         return _without(known, value)
     if isinstance(value, Mapping):
-        return {key: masked(item, known) for key, item in value.items()}
+        return {_masked_key(key, known): masked(item, known) for key, item in value.items()}
     return [masked(item, known) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _masked_key(key: Any, hidden: Iterable[str]) -> Any:
+    return _without(hidden, key) if isinstance(key, str) else key
 
 
 def secrets(environment: Mapping[str, str] | None = None) -> list[str]:

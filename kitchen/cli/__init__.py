@@ -9,6 +9,8 @@ import typer
 
 from kitchen.cli import author_commands, run_commands, serve_commands, weights_commands
 from kitchen.cli.options import examples
+from kitchen.cli.streams import prepare_streams
+from kitchen.errors import KitchenError
 
 app = typer.Typer(
     name="kitchen", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
@@ -51,7 +53,8 @@ for commands in (run_commands, weights_commands, author_commands, serve_commands
 
 def main() -> None:
     """Run the command line; the entry point of the console script."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without ½ must not end a run
-    app()
+    prepare_streams()
+    try:
+        app()
+    except KitchenError as error:  # --help that cannot be printed
+        sys.exit(f"error: {error}")

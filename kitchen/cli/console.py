@@ -9,17 +9,20 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
+from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from kitchen.engine.observers import Observer, StageDone, StageStarted, WeightsSaved
 from kitchen.progress import LoopStep, Progress
-from kitchen.secrets import mask
+from kitchen.safe_text import escape_controls
+from kitchen.secrets import printable
 from kitchen.types import Checkpoint, Metrics, Table
 from kitchen.workflow import ForEach, Step, walk
 
@@ -27,14 +30,37 @@ WIDTH = 100  # columns where there is no terminal
 _SLOW = 1.0  # seconds after which a stage without metrics gets a line
 _LINE_SECONDS = 10.0  # between two lines about a loop,
 _LINE_SHARE = 0.1  # or this share of the loop, whichever comes first
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _HIDDEN = {"learning_rate", "grad_norm", "tokens", "trained_tokens"}  # recorded, not shown
 
 
+class SafeConsole(Console):
+    """A console for text of any origin: no markup, no secrets, no control characters of the text.
+
+    A reader that has gone, as in `kitchen runs list | head`, is a BrokenPipeError as for `print`.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        shown = (printable(item) if isinstance(item, str) else item for item in objects)
+        super().print(*shown, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(escape_controls(segment.text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that rich is handling; it would end the process by itself."""
+        raise
+
+
 def console(*, to_stderr: bool = False) -> Console:
-    """Return a console for text of any origin: nothing in it is markup."""
+    """Return a console of standard output or error, 100 columns wide if that is no terminal."""
     terminal = (sys.stderr if to_stderr else sys.stdout).isatty()
-    return Console(
+    return SafeConsole(
         stderr=to_stderr,
         markup=False,
         highlight=False,
@@ -49,7 +75,7 @@ def table(content: Table) -> RichTable:
     widths = [max(map(len, column)) for column in columns]
     multiline = any("\n" in cell for cell in chain.from_iterable(content.rows))
     rich_table = RichTable(
-        title=Text(content.title, style="bold"),
+        title=Text(printable(content.title), style="bold"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_lines=multiline or sum(widths) > 2 * WIDTH,
@@ -58,7 +84,9 @@ def table(content: Table) -> RichTable:
     )
     for at, name in enumerate(content.columns):
         numeric = _all_numbers([row[at] for row in content.rows])
-        rich_table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+        rich_table.add_column(
+            Text(printable(name)), justify="right" if numeric else "left", overflow="fold"
+        )
     for row in content.rows:
         rich_table.add_row(*(Text(printable(cell)) for cell in row))
     return rich_table
@@ -66,11 +94,6 @@ def table(content: Table) -> RichTable:
 
 def _all_numbers(cells: list[str]) -> bool:
     return bool(cells) and all(re.fullmatch(r"[-+]?[\d,.]*%?", cell) for cell in cells)
-
-
-def printable(text: str) -> str:
-    """Return a text without secrets and without control characters that could steer a terminal."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", mask(text))
 
 
 def clock(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -217,7 +216,6 @@ def exit_with(command: Callable[[], int], *, debug: bool) -> None:
         code = command()
         sys.stdout.flush()
     except BrokenPipeError:  # `kitchen schema ... | head`: the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = _READER_GONE
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 reported here, shown by --debug
         report_error(error, debug=debug)

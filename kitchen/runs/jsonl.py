@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kitchen.ports.blobs import AppendableBlobs, BlobStore
+from kitchen.safe_text import escape_json_controls
 from kitchen.secrets import masked, secrets
 
 _MIN_INTERVAL = 1.0  # seconds between writes, at least; longer where writing is slow
@@ -215,5 +216,5 @@ def _encode(row: Mapping[str, Any], hidden: Sequence[str]) -> str:
     line = _JSON.encode(row)
     if "://" in line or any(_JSON.encode(secret)[1:-1] in line for secret in hidden):
         # decoded from the line, where every object is text already
-        return _JSON.encode(masked(json.loads(line), hidden))
-    return line
+        line = _JSON.encode(masked(json.loads(line), hidden))
+    return escape_json_controls(line)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextvars
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 import structlog
 
-from kitchen.secrets import mask
+from kitchen.secrets import masked, printable
 
 Sink = Callable[[MutableMapping[str, Any]], None]
+_MULTILINE = ("event", "exception")  # keys of entries that may have several lines
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _SINKS: contextvars.ContextVar[tuple[Sink, ...]] = contextvars.ContextVar(
     "kitchen_log_sinks", default=()
@@ -37,13 +38,19 @@ def configure(debug: bool = False) -> None:
 
 
 class _CurrentStderr:
-    """The standard error at the time of writing: a progress bar replaces `sys.stderr`."""
+    """The standard error at the time of writing: a progress bar replaces `sys.stderr`.
+
+    If it is closed, or nobody reads it any more, the entry is only in the log of the run.
+    """
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with suppress(OSError, ValueError, AttributeError):  # AttributeError: it is None
+            sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.flush()
 
 
 _STDERR = _CurrentStderr()  # a single one: loggers with the same file share a lock
@@ -71,8 +78,18 @@ def copy_to_sinks(
 def mask_values(
     logger: Any, method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Mask secrets in an entry; a processor of structlog."""
-    return {key: mask(value) if isinstance(value, str) else value for key, value in event.items()}
+    """Mask secrets and escape control characters in an entry; a processor of structlog.
+
+    Only a traceback has lines: a value with a line feed could otherwise pass for another entry.
+    """
+    return {key: _shown(key, value) for key, value in event.items()}
+
+
+def _shown(key: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return masked(value)
+    text = printable(value)
+    return text if key in _MULTILINE else text.replace("\n", "\\n")
 
 
 def _drop_below(

@@ -20,10 +20,11 @@ from kitchen.artifacts.open import (
     open_weights,
 )
 from kitchen.cli.commands.errors import report_error
-from kitchen.cli.console import console, printable
+from kitchen.cli.console import console
 from kitchen.config.request import AdapterChoice
 from kitchen.errors import ConfigError, DataError, KitchenError, did_you_mean
 from kitchen.ports import Message, Sampler, Tokenizer
+from kitchen.secrets import printable
 from kitchen.types import Tokens
 
 # tokens per sampling request: an answer streams, but each request reads all earlier tokens again

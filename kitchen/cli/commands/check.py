@@ -20,7 +20,7 @@ from kitchen.config.yaml import yaml_value
 from kitchen.engine.preview import preview
 from kitchen.engine.type_names import read_names, return_names, short_name
 from kitchen.errors import KitchenError
-from kitchen.secrets import mask
+from kitchen.secrets import printable
 from kitchen.stage import Stage
 from kitchen.types import Price, Table
 from kitchen.workflow import Every, ForEach, Parallel, Series, Step, When, walk
@@ -88,7 +88,7 @@ def _print_verdict(out: Console, resolved: ResolvedRequest, options: CheckOption
 
 def workflow_tree(title: str, step: Step) -> Tree:
     """Return the workflow as a tree, with the types that each stage reads and returns."""
-    root = Tree(Text(title, style="bold"))
+    root = Tree(Text(printable(title), style="bold"))
     _add_branch(root, step)
     return root
 
@@ -138,7 +138,7 @@ def _stage_label(stage: Stage) -> Text:
     contract = stage.contract()
     inputs = ", ".join(dict.fromkeys(read_names(contract)))
     outputs = ", ".join(dict.fromkeys(return_names(contract)))
-    label = Text(mask(str(stage).removesuffix("()")))
+    label = Text(printable(str(stage).removesuffix("()")))
     if inputs or outputs:
         label.append(f"  {inputs}{' ' if inputs else ''}→ {outputs or 'nothing'}", "dim")
     return label

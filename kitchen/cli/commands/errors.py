@@ -10,9 +10,9 @@ from itertools import chain
 from rich.console import Console
 from rich.text import Text
 
-from kitchen.cli.console import console, printable
+from kitchen.cli.console import console
 from kitchen.errors import KitchenError
-from kitchen.secrets import mask
+from kitchen.secrets import printable
 
 INTERRUPTED = 130  # 128 + SIGINT
 
@@ -53,7 +53,7 @@ def report_error(error: BaseException, *, debug: bool, hints: Sequence[str] = ()
     """Print an error to standard error, with hints on what to do next."""
     out = console(to_stderr=True)
     if debug:
-        sys.stderr.write(mask("".join(traceback.format_exception(error))))
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
     why = reasons(error)
     where = failed_stage(error)
     _print_headline(out, error, where, why)

@@ -15,6 +15,7 @@ from kitchen.artifacts.publish import NotPublished
 from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, reasons, report_error
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import ConsoleObserver, clock, console
+from kitchen.cli.streams import drop_unread_output
 from kitchen.config.adapters import Kitchen
 from kitchen.config.discovery import build_workflow, find_recipe
 from kitchen.config.order import Order
@@ -78,6 +79,7 @@ class _Run:
 
 def run(request: RunRequest, output: OutputOptions, name: str | None = None) -> int:
     """Run a recipe as a new run, with this name if there is one; return the exit code."""
+    drop_unread_output()
     with _json_only_on_stdout(output):
         try:
             new_run = _new_run(request, name)
@@ -100,6 +102,7 @@ def _new_run(request: RunRequest, name: str | None) -> _Run:
 
 def resume(name: str, adapters: AdapterChoice, output: OutputOptions) -> int:
     """Resume a run from its last save point; return the exit code."""
+    drop_unread_output()
     with _json_only_on_stdout(output):
         try:
             blobs = open_blobs(adapters)

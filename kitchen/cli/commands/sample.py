@@ -14,8 +14,9 @@ from kitchen.artifacts.open import (
     prompt_tokens,
 )
 from kitchen.cli.commands.json_output import as_json
-from kitchen.cli.console import console, printable
+from kitchen.cli.console import console
 from kitchen.config.request import AdapterChoice
+from kitchen.secrets import printable
 from kitchen.types import Sampled
 
 

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from kitchen.cli.console import console
+from kitchen.cli.streams import drop_unread_output
 from kitchen.config.extras import check_installed
 from kitchen.config.request import AdapterChoice, Problems, ResolvedRequest, resolve_adapters
 from kitchen.errors import BackendError, ConfigError
@@ -31,6 +32,7 @@ class ServeOptions:
 
 def serve_models(options: ServeOptions, adapters: AdapterChoice) -> int:
     """Serve until Ctrl-C or SIGTERM."""
+    drop_unread_output()
     configure(options.debug)
     request = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # no recipe is run
     resolve_adapters(adapters, request)

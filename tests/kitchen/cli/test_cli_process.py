@@ -145,5 +145,28 @@ def test_a_closed_pipe_is_not_an_error(folder: Path) -> None:
     assert done.stdout.strip() in ("0", "141")
 
 
+@pytest.mark.parametrize("stream", ["| true", ">&- 2>&- <&-", ">/dev/full 2>/dev/full"])
+def test_a_run_goes_on_without_its_streams(folder: Path, stream: str) -> None:
+    run = "kitchen run recipes.sl_basic --training fake --name mine"
+    settings = "reading.limit=40 max_steps=2 evaluation.max_tokens=4"
+    done = shell(folder, f"{run} {settings} {stream}; echo ${{PIPESTATUS[0]}}")
+    assert done.stdout.strip() == "0"
+    assert json.loads((folder / "runs/mine/run.json").read_bytes())["status"] == "completed"
+
+
+@pytest.mark.parametrize("command", ["list", "runs", "describe recipes.sl_basic", "--help"])
+def test_a_full_disk_is_named_where_output_goes(folder: Path, command: str) -> None:
+    done = shell(folder, f"kitchen {command} >/dev/full; echo $?")
+    assert done.stdout.strip() == "1"
+    assert done.stderr.startswith("error: standard output: No space left on device; ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_listing_needs_no_standard_output(folder: Path) -> None:
+    done = shell(folder, "kitchen list >&- <&-; echo $?")
+    assert done.stderr == ""
+    assert done.stdout.strip() == "0"
+
+
 def test_the_version_is_shown(folder: Path) -> None:
     assert kitchen(folder, "--version").stdout.startswith("crucible-kitchen 0.")

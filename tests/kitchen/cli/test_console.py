@@ -108,13 +108,13 @@ def test_table_is_printed_once_and_without_markup() -> None:
     observer.stage_done(step(0, 2, shown))
     observer.stage_done(step(0, 2, shown, replayed=True))
     lines = [line.rstrip() for line in file.getvalue().splitlines() if line]
-    odd = "[red]a[/red] :smile: \N{REPLACEMENT CHARACTER}[31m"
+    odd = "[red]a[/red] :smile: \\x1b[31m"
     assert lines == [
         "Answers",
-        f"{'prompt':26}{'n':>4}",
-        "─" * 31,
-        f"{odd:26}{'12':>4}",
-        f"{'b':26}{'3':>4}",
+        f"{'prompt':29}{'n':>4}",
+        "─" * 34,
+        f"{odd:29}{'12':>4}",
+        f"{'b':29}{'3':>4}",
     ]
 
 

@@ -50,6 +50,28 @@ def test_splits_columns_and_first_rows_are_shown(here: Path) -> None:
     assert found["rows"] == rows
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_secrets_and_control_characters_are_not_shown(here: Path, options: list[str]) -> None:
+    row = {"my s3cret-key": "s3cret-key", "more": [{"s3cret-key": ["a s3cret-key"]}]}
+    steering = {
+        "\u202ename": "\x9b31m",
+        "list": ["\u2066", {"k\u061c": "\x1b]0;t\x07"}],
+        "x": "\x7f",
+    }
+    (here / "rows.jsonl").write_text(json.dumps(row | steering, ensure_ascii=False) + "\n")
+    shown = output(0, "data", "rows.jsonl", *options, MY_API_KEY="s3cret-key")
+    assert "s3cret" not in shown
+    assert "***" in shown
+    assert not set(shown) & set("\u202e\x9b\u2066\u061c\x1b\x07\x7f")
+    assert "202e" in shown
+
+
+def test_json_escapes_read_as_the_data(here: Path) -> None:
+    row = {"\u202ename": "\x9b31m", "nested": [{"k\u061c": "\x1b\x7f\u2028\n\t"}]}
+    (here / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert json.loads(invoke("data", "rows.jsonl", "--json").stdout)["rows"][0]["row"] == row
+
+
 def test_the_suggested_check_can_be_run(here: Path) -> None:
     write_rows(here / "my rows.jsonl")
     shown = output(0, "data", "my rows.jsonl", "--rows", "1")
