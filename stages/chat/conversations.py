@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import Any
 
 from kitchen import ports
@@ -55,6 +56,9 @@ class Conversation:
     messages: tuple[Message, ...]  # at least one
     where: str  # its place in the data, for error messages: "chats.jsonl:12"
     single_turn: bool = False  # one prompt and one answer: needs no chat template
+    # number of messages of the prompt, whose assistant messages are context; 0 if the row's format
+    # does not say
+    prompt_length: int = dataclass_field(default=0, compare=False)
     # a model wrote the answer: if its text cannot be masked, the row is dropped instead of refused
     sampled: bool = False
     # answers that are right too, besides the last message: only evaluations and rewards read them
@@ -76,10 +80,10 @@ def with_system_prompt(conversation: Conversation, instruction: str) -> Conversa
     first, *others = conversation.messages
     if first.role == "system":
         system = Message("system", f"{instruction}\n\n{first.content}")
-        messages = (system, *others)
-    else:
-        messages = (Message("system", instruction), *conversation.messages)
-    return replace(conversation, messages=messages, single_turn=False)
+        return replace(conversation, messages=(system, *others), single_turn=False)
+    messages = (Message("system", instruction), *conversation.messages)
+    length = conversation.prompt_length and conversation.prompt_length + 1
+    return replace(conversation, messages=messages, single_turn=False, prompt_length=length)
 
 
 def messages_from_dicts(messages: Sequence[ports.Message]) -> tuple[Message, ...]:
@@ -98,7 +102,7 @@ def parse_conversation(row: Row, where: str) -> Conversation:
     for fields, parse in _PARSERS:
         if all(row.get(field) is not None for field in fields):
             first, others = split_answers(row, fields)
-            conversation = _build(parse(first, where), where)
+            conversation = parse(first, where)
             choices = choices_around(row, conversation.messages[-1].content)
             return replace(conversation, other_answers=others, choices=choices)
     if found := parse_choices(row, where):
@@ -194,13 +198,14 @@ def _contains_prompt(history: Sequence[Message], prompt: Sequence[Message]) -> b
     )
 
 
-def _build(messages: tuple[Message, ...], where: str) -> Conversation:
+def _build(messages: tuple[Message, ...], where: str, prompt_length: int = 0) -> Conversation:
     roles = [message.role for message in messages]
     if "assistant" not in roles:
         raise DataError(
             f"{where}: no assistant message to train on; the messages are from: {', '.join(roles)}"
         )
-    return Conversation(messages, where, single_turn=roles == ["user", "assistant"])
+    single_turn = roles == ["user", "assistant"]
+    return Conversation(messages, where, single_turn, prompt_length)
 
 
 def _rename_hint(row: Row, wanted: str) -> str:
@@ -215,22 +220,22 @@ def _rename_hint(row: Row, wanted: str) -> str:
     return f"; if a column has another name: reading.columns.{candidates[0]}={wanted}"
 
 
-def _prompt_and_answer(row: Row, prompt: str, answer: str, where: str) -> tuple[Message, ...]:
+def _prompt_and_answer(row: Row, prompt: str, answer: str, where: str) -> Conversation:
     """Parse two columns, either of which may be a list of messages."""
-    return (
-        *_messages_of(row, prompt, "user", where),
-        *_messages_of(row, answer, "assistant", where),
-    )
+    asked = _messages_of(row, prompt, "user", where)
+    answered = _messages_of(row, answer, "assistant", where)
+    return _build((*asked, *answered), where, prompt_length=len(asked))
 
 
-def _instruction(row: Row, where: str) -> tuple[Message, ...]:
+def _instruction(row: Row, where: str) -> Conversation:
     """Parse an Alpaca or Dolly row: the instruction, a blank line, then `input` or `context`."""
     prompt = _text(row["instruction"], "instruction", where)
     for field in ("input", "context"):
         if row.get(field):
             prompt += "\n\n" + _text(row[field], field, where)
     answer = "response" if row.get("response") is not None else "output"
-    return Message("user", prompt), Message("assistant", _text(row[answer], answer, where))
+    messages = (Message("user", prompt), Message("assistant", _text(row[answer], answer, where)))
+    return _build(messages, where)
 
 
 def _messages_of(row: Row, field: str, role: str, where: str) -> tuple[Message, ...]:
@@ -242,7 +247,7 @@ def _messages_of(row: Row, field: str, role: str, where: str) -> tuple[Message, 
     return (Message(role, _text(value, field, where)),)
 
 
-def _message_list(row: Row, field: str, where: str) -> tuple[Message, ...]:
+def _message_list(row: Row, field: str, where: str) -> Conversation:
     items = row[field]
     if isinstance(items, str):
         items = list_from_text(items)
@@ -254,7 +259,7 @@ def _message_list(row: Row, field: str, where: str) -> tuple[Message, ...]:
             )
     if not isinstance(items, list | tuple):
         raise DataError(f"{where}: {field} is {_kind(items)}, not a list of messages")
-    return _parse_messages(items, field, where)
+    return _build(_parse_messages(items, field, where), where)
 
 
 def _parse_messages(items: Sequence[Any], field: str, where: str) -> tuple[Message, ...]:
@@ -330,7 +335,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-_PARSERS: tuple[tuple[tuple[str, ...], Callable[[Row, str], tuple[Message, ...]]], ...] = (
+_PARSERS: tuple[tuple[tuple[str, ...], Callable[[Row, str], Conversation]], ...] = (
     (("messages",), lambda row, where: _message_list(row, "messages", where)),
     (("conversations",), lambda row, where: _message_list(row, "conversations", where)),
     (

@@ -55,8 +55,9 @@ class _PrefixRenderer(Protocol):
 def trained_messages(conversation: Conversation, train_on: TrainOn) -> MessageMask:
     """Select the messages to train on; raises DataError if there is none.
 
-    A turn is everything after a user or system message: the assistant's messages and those of its
-    tools. The model does not write the messages of tools, so they are not trained on.
+    The assistant's messages in the prompt are context. A turn is everything after a user or system
+    message: the assistant's messages and those of its tools. The model does not write the messages
+    of tools, so they are not trained on.
     """
     _check_marks(conversation, train_on)
     messages = conversation.messages
@@ -82,7 +83,7 @@ def _check_marks(conversation: Conversation, train_on: TrainOn) -> None:
 def _selects(conversation: Conversation, train_on: TrainOn, index: int) -> bool:
     messages = conversation.messages
     message = messages[index]
-    is_assistant = message.role == "assistant"
+    is_assistant = message.role == "assistant" and index >= conversation.prompt_length
     match train_on:
         case "last_assistant_message":
             return is_assistant and not any(m.role == "assistant" for m in messages[index + 1 :])

@@ -87,7 +87,8 @@ class TrainData:
 class RenderDataset(Stage, RenderingSettings):
     """Render conversations to datums whose weights are 0 on every token not trained on."""
 
-    # messages to train on; "trainable" reads the field of that name in each message
+    # messages to train on; "trainable" reads the field of that name in each message. Assistant
+    # messages in the prompt of a row are context
     train_on: TrainOn = "all_assistant_messages"
     max_tokens: int = 1024  # maximum length of a datum, in tokens
     # datums longer than max_tokens: stop with an error, drop them, or truncate them

@@ -24,7 +24,7 @@ from stages.chat.prompts import message_to_dict, prompt_messages, strip_separato
 from stages.chat.token_cost import generation_cost_rows
 from stages.data.dataset import DEFAULT_DATASET, DatasetLoader, load_splits
 from stages.data.splits import DataConfig, DatasetReader, ParsedRows
-from stages.preference.comparisons import Comparison, Comparisons, comparison, without_rejected
+from stages.preference.comparisons import Comparison, Comparisons, comparison
 from stages.rl.rollouts import (
     Rollout,
     RolloutConfig,
@@ -246,16 +246,13 @@ class LoadPreferences(DatasetLoader):
     """Load comparisons, with their prompts as tasks; held-out sets as in LoadDataset."""
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, Tasks, Facts, Table]:
-        parse = comparison if self.reading.bad_rows == "error" else _complete_pair
         data = load_splits(
-            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, parse)
+            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, judged_pair)
         )
         sets = {
-            name: tuple(ParsedRows(split, comparison))
+            name: tuple(ParsedRows(split, judged_pair))
             for name, split in (("", data.train), *data.held_out.items())
         }
-        if missing := without_rejected(sets):
-            raise _without_pair(missing[0].chosen.where)
         prompts = {name: _prompts(rows, name or self.dataset) for name, rows in sets.items()}
         return (
             Comparisons(sets.pop(""), sets),
@@ -267,19 +264,23 @@ class LoadPreferences(DatasetLoader):
     preview = run
 
 
-def _complete_pair(row: Row, where: str) -> Comparison:
+def judged_pair(row: Row, where: str) -> Comparison:
+    """Parse a comparison of two single messages, as a judge reads it; raises DataError."""
     pair = comparison(row, where)
     if pair.rejected is None:
-        raise _without_pair(where)
+        raise DataError(
+            f"{where}: 'rejected' is missing. A judge is trained on pairs of a chosen and a "
+            "rejected answer. If the data has only right answers, set dataset instead of "
+            "preferences: then the model's own answers are ranked and compared."
+        )
+    for field, answered in (("chosen", pair.chosen), ("rejected", pair.rejected)):
+        size = len(answered.messages) - answered.prompt_length
+        if size > 1:
+            raise DataError(
+                f"{where}: the answer of {field!r} has {size} messages, but a judge compares "
+                "single messages: the two conversations may differ only in their last message."
+            )
     return pair
-
-
-def _without_pair(where: str) -> DataError:
-    return DataError(
-        f"{where}: 'rejected' is missing. A judge is trained on pairs of a chosen and a rejected "
-        "answer. If the data has only right answers, set dataset instead of preferences: then the "
-        "model's own answers are ranked and compared."
-    )
 
 
 def _prompts(rows: Sequence[Comparison], tag: str) -> tuple[Prompt, ...]:

@@ -42,9 +42,12 @@ Pair = tuple[Datum, Datum]  # chosen, rejected
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two answers to the same prompt; the rejected one may be missing, to be sampled later."""
+    """Two answers to the same prompt; the rejected one may be missing, to be sampled later.
 
-    chosen: Conversation  # its last message is the answer
+    The prompt is all that the two conversations have in common at their beginning.
+    """
+
+    chosen: Conversation
     rejected: Conversation | None
 
 
@@ -128,7 +131,9 @@ def without_rejected(sets: Mapping[str, Sequence[Comparison]]) -> list[Compariso
 def comparison(row: Row, where: str) -> Comparison:
     """Parse a row in one of FORMATS, or a conversation, as a comparison; raises DataError."""
     if row.get("chosen") is None and row.get("rejected") is None:
-        return Comparison(check_marks(parse_conversation(row, where)), None)
+        answered = parse_conversation(row, where)
+        prompt_length = len(prompt_messages(answered))
+        return Comparison(check_marks(replace(answered, prompt_length=prompt_length)), None)
     for field in ("chosen", "rejected"):
         if row.get(field) is None:
             raise DataError(
@@ -141,19 +146,9 @@ def comparison(row: Row, where: str) -> Comparison:
             "is the better one, swap the two; otherwise remove label, or rename the column "
             "(reading.columns.label=other)."
         )
-    chosen = _answered(row, "chosen", where)
-    rejected = _answered(row, "rejected", where)
-    if chosen.messages[:-1] != rejected.messages[:-1]:
-        raise DataError(
-            f"{where}: chosen and rejected have different prompts; they may differ only in their "
-            "last message."
-        )
-    if chosen.messages == rejected.messages:
-        raise DataError(
-            f"{where}: chosen and rejected are equal. Drop the row "
-            "(reading.bad_rows=drop leaves such rows out)."
-        )
-    return Comparison(chosen, rejected)
+    return _with_common_prompt(
+        _answered(row, "chosen", where), _answered(row, "rejected", where), where
+    )
 
 
 def _answered(row: Row, field: str, where: str) -> Conversation:
@@ -164,17 +159,56 @@ def _answered(row: Row, field: str, where: str) -> Conversation:
             f"{where}: the last message of {field} has the role {role!r}; it must be the "
             "assistant's answer."
         )
-    return check_marks(answered)
+    return answered
+
+
+def _with_common_prompt(chosen: Conversation, rejected: Conversation, where: str) -> Comparison:
+    """Return the comparison of two conversations, whose common beginning is the prompt.
+
+    Raises DataError if they are equal, or differ before the assistant's last turn.
+    """
+    first, second = _unmarked(chosen), _unmarked(rejected)
+    if first == second:
+        raise DataError(
+            f"{where}: chosen and rejected are equal. Drop the row "
+            "(reading.bad_rows=drop leaves such rows out)."
+        )
+    same = [one == other for one, other in zip(first, second, strict=False)]
+    length = [*same, False].index(False)
+    for message in (*first[length:], *second[length:]):
+        if message.role in ("system", "user"):
+            raise DataError(
+                f"{where}: chosen and rejected have different prompts: they differ from message "
+                f"{length} on, but a later message is from the {message.role}. They may differ "
+                "only in the messages of the assistant and its tools that follow the last user or "
+                "system message."
+            )
+    # one answer may be the beginning of the other
+    length = min(length, len(first) - 1, len(second) - 1)
+    return Comparison(
+        check_marks(replace(chosen, prompt_length=length)),
+        check_marks(replace(rejected, prompt_length=length)),
+    )
+
+
+def _unmarked(conversation: Conversation) -> list[Message]:
+    """Return the messages as the model reads them, without marks."""
+    return [replace(message, trainable=None) for message in conversation.messages]
 
 
 def check_marks(conversation: Conversation) -> Conversation:
-    """Return the conversation; raises DataError if a message not of the assistant is trainable."""
+    """Return the conversation; raises DataError if a message not of its answer is trainable."""
     for at, message in enumerate(conversation.messages):
         if message.trainable and message.role != "assistant":
             raise DataError(
                 f"{conversation.where}: message {at} is trainable, but has the role "
                 f"{message.role!r}. Preferences are between answers: mark only messages of the "
                 "assistant as trainable."
+            )
+        if message.trainable and at < conversation.prompt_length:
+            raise DataError(
+                f"{conversation.where}: message {at} is trainable, but belongs to the prompt. "
+                "Preferences are between answers: mark only messages of the answer as trainable."
             )
     return conversation
 

@@ -13,6 +13,7 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.prompts import prompt_messages
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.bad_rows import BadRow, BadRows
@@ -148,7 +149,18 @@ def _read(row: Row, where: str) -> Comparison | LabelledAnswer:
             "answer. Remove label, or rename the column (reading.columns.label=other)."
         )
     answer = {name: value for name, value in row.items() if name != "label"}
-    return LabelledAnswer(check_marks(parse_conversation(answer, where)), label)
+    conversation = with_last_turn_as_answer(parse_conversation(answer, where))
+    return LabelledAnswer(check_marks(conversation), label)
+
+
+def with_last_turn_as_answer(conversation: Conversation) -> Conversation:
+    """Return the conversation whose prompt, if it is not known, ends before its last turn."""
+    if conversation.prompt_length:
+        return conversation
+    prompt_length = len(prompt_messages(conversation))
+    while prompt_length and conversation.messages[prompt_length - 1].role in ("assistant", "tool"):
+        prompt_length -= 1
+    return replace(conversation, prompt_length=prompt_length)
 
 
 class RenderLabelledAnswers(Stage):

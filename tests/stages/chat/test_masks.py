@@ -6,7 +6,13 @@ import pytest
 
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import DataError
-from stages.chat.conversations import Conversation, Message, TrainRows
+from stages.chat.conversations import (
+    Conversation,
+    Message,
+    TrainRows,
+    parse_conversation,
+    with_system_prompt,
+)
 from stages.chat.masks import TRAIN_ON, mask_conversation, trained_messages
 from stages.chat.render import RenderDataset, render, trained_spans
 from stages.preference.comparisons import pair_of
@@ -164,6 +170,43 @@ def test_template_errors_name_the_row(pretrained):
     )
     with pytest.raises(DataError, match=r"^chats.jsonl:3: .*begin with a question"):
         render(talk(("s", "S"), ("u", "a"), ("a", "B")), pretrained(refusing))
+
+
+@pytest.mark.parametrize(
+    ("train_on", "wanted"),
+    [
+        ("all_assistant_messages", [4, 6]),
+        ("last_assistant_turn", [4, 6]),
+        ("last_assistant_message", [6]),
+        ("all_user_and_system_messages", [0, 2]),
+        ("all_messages", [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+@pytest.mark.parametrize("fields", [("prompt", "completion"), ("input", "output")])
+def test_assistant_messages_of_a_prompt_are_context(fields, train_on, wanted):
+    texts = [
+        {"role": role, "content": str(at)}
+        for at, role in enumerate(
+            ["user", "assistant", "user", "tool", "assistant", "tool", "assistant"]
+        )
+    ]
+    prompt, answer = fields
+    row = parse_conversation({prompt: texts[:4], answer: texts[4:]}, "a:1")
+    picked = trained_messages(row, train_on)
+    assert [at for at, is_selected in enumerate(picked) if is_selected] == wanted
+    instructed = with_system_prompt(row, "Be brief.")
+    picked = trained_messages(instructed, train_on)[1:]
+    assert [at for at, is_selected in enumerate(picked) if is_selected] == wanted
+
+
+def test_a_marked_message_of_a_prompt_is_trained_on():
+    marked = [
+        {"role": "user", "content": "0"},
+        {"role": "assistant", "content": "1", "trainable": True},
+        {"role": "user", "content": "2"},
+    ]
+    row = parse_conversation({"prompt": marked, "completion": "3"}, "a:1")
+    assert trained_messages(row, "trainable") == (False, True, False, False)
 
 
 @pytest.mark.parametrize("train_on", TRAIN_ON)

@@ -117,6 +117,24 @@ def test_preferences_give_comparisons_and_prompts() -> None:
         LoadPreferences("right").run(data)
 
 
+def test_a_judge_compares_single_messages() -> None:
+    call = {"role": "assistant", "content": "call(2 + 2)"}
+    result = {"role": "tool", "content": "4"}
+    right, wrong = ({"role": "assistant", "content": text} for text in ("four", "five"))
+    single = {"prompt": [*TASK.messages, call, result], "chosen": [right], "rejected": [wrong]}
+    longer = {"prompt": "2 eggs", "chosen": [call, result, right], "rejected": [wrong]}
+    store = FakeDatasets({"tools": {"train": [single] * 2, "held": [single]}})
+    found, *_ = LoadPreferences("tools").run(store)
+    assert [m.content for m in prompt_messages(found.train[0].chosen)] == [
+        "2 eggs",
+        "call(2 + 2)",
+        "4",
+    ]
+    store = FakeDatasets({"tools": {"train": [single, longer], "held": [single]}})
+    with pytest.raises(DataError, match="train:1: the answer of 'chosen' has 3 messages"):
+        LoadPreferences("tools").run(store)
+
+
 async def first_prompt(tasks: Tasks) -> Any:
     return list(await tasks.held_out["held"][0].env().reset())
 

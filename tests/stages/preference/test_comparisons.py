@@ -12,10 +12,11 @@ from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Done
-from kitchen.types import Sampled
+from kitchen.types import Datum, Sampled
 from recipes._base import EpochRecipe
 from recipes.dpo import Dpo
 from recipes.kto import Kto
+from stages.chat.conversations import Conversation, Message, messages_from_dicts
 from stages.chat.masks import TRAIN_ON, TrainOn
 from stages.chat.render import RenderDataset
 from stages.evaluate.evaluation import EvalConfig
@@ -218,6 +219,128 @@ def test_errors_say_why_rows_are_left_out(
         )
 
 
+def user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}
+
+
+def tool(content: str) -> dict[str, str]:
+    return {"role": "tool", "content": content}
+
+
+def trained_text(datum: Datum) -> str:
+    """The text of the tokens that are trained on."""
+    return ByteTokenizer().decode(datum.targets[datum.loss_inputs["weights"] != 0])
+
+
+CALLED = [user("2 + 2?"), assistant("call(2 + 2)"), tool("4")]
+SHOTS = [user("1 + 1?"), assistant("two"), user("2 + 2?")]
+GREETED = [assistant("Hello!"), user("hi"), assistant("How can I help?"), user("2 + 2?")]
+
+
+@pytest.mark.parametrize("train_on", [name for name in TRAIN_ON_ANSWERS if name != "trainable"])
+@pytest.mark.parametrize("prompt", [CALLED, SHOTS, GREETED, [*SHOTS, *CALLED[1:]]])
+@pytest.mark.parametrize("form", ["prompt", "whole", "both", "first"])
+def test_answers_within_the_prompt_are_context(
+    form: str, prompt: list[dict[str, str]], train_on: TrainOn
+) -> None:
+    answers: dict[str, Any] = {"chosen": [assistant("four")], "rejected": [assistant("five")]}
+    if form != "prompt":
+        answers = {name: [*prompt, *answer] for name, answer in answers.items()}
+    prompts: dict[str, Any] = {
+        "prompt": {"prompt": prompt},
+        "whole": {},
+        "both": {"prompt": prompt},
+        "first": {"prompt": next(m["content"] for m in prompt if m["role"] == "user")},
+    }
+    row = comparison({**prompts[form], **answers}, "here:1")
+    pairs, _ = RenderPairs(RenderDataset(train_on)).run(
+        Comparisons((row,), {"held": (row,)}), SampledRejections({}), ByteTokenizer()
+    )
+    assert [trained_text(datum) for datum in pairs.train[0]] == ["four", "five"]
+    assert row.chosen.prompt_length == len(prompt)
+
+
+@pytest.mark.parametrize("prompt", [CALLED, SHOTS, [*SHOTS, *CALLED[1:]]])
+def test_context_of_sampled_rejections(prompt: list[dict[str, str]]) -> None:
+    rows = (
+        comparison({"messages": [*prompt, assistant("four")]}, "here:1"),
+        comparison({"prompt": prompt, "completion": "four"}, "here:2"),
+        comparison({"prompt": prompt[:1], "completion": [*prompt[1:], assistant("four")]}, "3"),
+    )
+    pairs, _ = RenderPairs(RenderDataset("all_assistant_messages")).run(
+        Comparisons(rows, {"held": rows}),
+        SampledRejections({"": dict.fromkeys(range(3), "five"), "held": {0: "five"}}),
+        ByteTokenizer(),
+    )
+    assert [[trained_text(datum) for datum in pair] for pair in pairs.train] == [
+        ["four", "five"]
+    ] * 3
+
+
+def test_answers_of_several_messages_are_trained_on() -> None:
+    asked = [user("2 + 2?"), assistant("Let me see."), user("Well?")]
+    chosen = [assistant("call(2 + 2)"), tool("4"), assistant("four")]
+    rejected = [assistant("call(2 + 3)"), tool("5"), assistant("five")]
+    rows = [
+        {"prompt": asked, "chosen": chosen, "rejected": rejected},
+        {"chosen": [*asked, *chosen], "rejected": [*asked, *rejected]},
+        {"chosen": [*asked, *chosen], "rejected": [*asked, assistant("five")]},
+    ]
+    found = [comparison(row, "here:1") for row in rows]
+    pairs, _ = RenderPairs(RenderDataset("last_assistant_turn")).run(
+        Comparisons(found, {"held": found}), SampledRejections({}), ByteTokenizer()
+    )
+    assert [[trained_text(datum) for datum in pair] for pair in pairs.train] == [
+        ["call(2 + 2)four", "call(2 + 3)five"],
+        ["call(2 + 2)four", "call(2 + 3)five"],
+        ["call(2 + 2)four", "five"],
+    ]
+
+
+def test_an_answer_may_begin_with_the_other_one() -> None:
+    short = [assistant("call(2 + 2)")]
+    row = comparison(
+        {"prompt": "2 + 2?", "chosen": [*short, tool("4"), assistant("four")], "rejected": short},
+        "here:1",
+    )
+    assert row.rejected is not None
+    assert (row.chosen.prompt_length, row.rejected.prompt_length) == (1, 1)
+
+
+def test_answers_may_not_differ_before_the_last_turn() -> None:
+    turns = [user("hi"), assistant("Hello!"), user("2 + 2?"), assistant("four")]
+    other = [user("hi"), assistant("Go away!"), user("2 + 2?"), assistant("four")]
+    with pytest.raises(DataError, match=r"here:1: .* from message 1 on, .* from the user"):
+        comparison({"chosen": turns, "rejected": other}, "here:1")
+
+
+@pytest.mark.parametrize("field", ["chosen", "rejected"])
+def test_marks_within_the_prompt_are_errors(field: str) -> None:
+    row: dict[str, Any] = {
+        "chosen": [*CALLED, assistant("four")],
+        "rejected": [*CALLED, assistant("five")],
+    }
+    row[field] = [CALLED[0], {**CALLED[1], "trainable": True}, *row[field][2:]]
+    with pytest.raises(
+        DataError, match="here:1: message 1 is trainable, but belongs to the prompt"
+    ):
+        comparison(row, "here:1")
+
+
+def test_marked_answers_of_pairs_are_trained_on() -> None:
+    chosen = {**assistant("four"), "trainable": True}
+    rejected = {**assistant("five"), "trainable": True}
+    row = comparison({"chosen": [*CALLED, chosen], "rejected": [*CALLED, rejected]}, "here:1")
+    pairs, _ = RenderPairs(RenderDataset("trainable")).run(
+        Comparisons((row,), {"held": (row,)}), SampledRejections({}), ByteTokenizer()
+    )
+    assert [trained_text(datum) for datum in pairs.train[0]] == ["four", "five"]
+
+
 def test_a_row_may_have_no_rejected_answer() -> None:
     assert isinstance(comparison({"prompt": "q", "completion": "yes"}, "here:1"), Comparison)
     assert comparison({"prompt": "q", "completion": "yes"}, "here:1").rejected is None
@@ -292,7 +415,11 @@ def test_an_answer_of_several_sequences_is_an_error() -> None:
         {"role": "assistant", "content": "hm/think>yes"},
         {"role": "user", "content": "sure?"},
     ]
-    row = comparison({"prompt": turns, "chosen": "yes", "rejected": "no"}, "here:1")
+    asked = messages_from_dicts(turns)
+    row = Comparison(
+        Conversation((*asked, Message("assistant", "yes")), "here:1"),
+        Conversation((*asked, Message("assistant", "no")), "here:1"),
+    )
     with pytest.raises(
         DataError, match=r"here:1: .* 2 sequences, .*rendering\.train_on=last_assistant_turn"
     ):

@@ -13,6 +13,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Array, Datum
+from stages.chat.masks import TrainOn
 from stages.chat.render import RenderDataset
 from stages.preference.comparisons import Comparisons, SampledRejections, as_batch
 from stages.preference.kto import (
@@ -159,6 +160,40 @@ def test_labels_and_comparisons_may_be_mixed() -> None:
     ]
     assert answers == ["3", "4", "1", "2"]
     assert [int(own.loss_inputs["labels"].sum() > 0) for own, _ in pairs.train] == [1, 0, 1, 0]
+
+
+USER = {"role": "user", "content": "2 + 2?"}
+CALL = {"role": "assistant", "content": "call(2 + 2)"}
+RESULT = {"role": "tool", "content": "4"}
+FOUR = {"role": "assistant", "content": "four"}
+HELLO = {"role": "assistant", "content": "Hello!"}
+
+
+@pytest.mark.parametrize(
+    ("row", "trained"),
+    [
+        ({"prompt": [USER, CALL, RESULT], "completion": [FOUR]}, "four"),
+        ({"prompt": [USER, CALL, RESULT], "completion": "four"}, "four"),
+        ({"prompt": [USER, HELLO, USER], "completion": [CALL, RESULT, FOUR]}, "call(2 + 2)four"),
+        ({"prompt": [USER, HELLO, USER], "completion": "four"}, "four"),
+        ({"messages": [USER, HELLO, USER, FOUR]}, "four"),
+        ({"messages": [USER, HELLO, USER, CALL, RESULT, FOUR]}, "call(2 + 2)four"),
+        ({"chosen": [USER, CALL, RESULT, FOUR], "rejected": [USER, CALL, RESULT, HELLO]}, "four"),
+    ],
+)
+@pytest.mark.parametrize("train_on", ["last_assistant_turn", "all_assistant_messages"])
+def test_labels_are_of_answers_only(row: dict[str, Any], trained: str, train_on: TrainOn) -> None:
+    labelled_row = row if "chosen" in row else {**row, "label": True}
+    rows = [labelled_row, ROWS[1]]
+    comparisons, labels, *_ = LoadLabelledAnswers("some").run(
+        FakeDatasets({"some": {"train": rows, "held": rows}})
+    )
+    pairs, _ = RenderLabelledAnswers(RenderDataset(train_on)).run(
+        comparisons, SampledRejections({}), labels, ByteTokenizer()
+    )
+    assert answer(pairs.train[0][0]) == trained
+    labelled_tokens = pairs.train[0][0].loss_inputs["labels"] != 0
+    assert int(labelled_tokens.sum()) == int((pairs.train[0][0].loss_inputs["weights"] != 0).sum())
 
 
 @pytest.mark.parametrize(
