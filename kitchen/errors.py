@@ -1,12 +1,25 @@
-"""Errors that a user can fix; each kind has its own exit code."""
+"""Errors that a user can fix, each kind with its own exit code, and errors in users' code."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from kitchen.safe_text import escape_controls
+
+_HERE = Path(__file__).resolve().parents[1]
+# packages have a version that is recorded; recipes and what they use may have been edited
+_NOT_USER_CODE = (
+    *(_HERE / name for name in ("kitchen", "adapters", "stages")),
+    *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
+)
 
 
 class KitchenError(Exception):
@@ -106,3 +119,53 @@ def check_numbers(
             valid = valid and value < 1
         if not valid:
             raise ConfigError(f"{name} is {value}, and must be a number {bounds}")
+
+
+def is_user_file(file: str) -> bool:
+    """Return whether a source file belongs to the user: not to us, to Python or to a package."""
+    if not file.endswith(".py"):
+        return False
+    path = Path(file).resolve()
+    return not any(path.is_relative_to(folder) for folder in _NOT_USER_CODE)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error in one text: ours as it is, others with their type and the user's frame."""
+    if isinstance(error, KitchenError):
+        return str(error)
+    if isinstance(error, BaseExceptionGroup):
+        return describe_error(error.exceptions[0])
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    place = user_frame(error)
+    return f"{text} ({place})" if place else text
+
+
+def user_frame(error: BaseException) -> str:
+    """Return the innermost frame in the user's code, as `file:line in function`; else empty."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_user_file(frame.filename):
+            return f"{_relative(frame.filename)}:{frame.lineno} in {frame.name}"
+    return "" if error.__cause__ is None else user_frame(error.__cause__)
+
+
+def _relative(file: str) -> str:
+    """Return a file's path from the current folder, if it is in there."""
+    prefix = os.getcwd() + os.sep
+    return os.path.abspath(file).removeprefix(prefix)
+
+
+@contextmanager
+def exits_as_failures() -> Iterator[None]:
+    """Raise RunFailed where the code in the block raises SystemExit, or another BaseException.
+
+    It would end the event loop, and with it the run, without being reported. Ctrl-C and
+    cancellation stay as they are.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise RunFailed(
+            f"{describe_error(error)}: code that a run calls must not exit; raise an Exception"
+        ) from error

@@ -10,6 +10,7 @@ from types import UnionType
 from typing import (
     Any,
     ClassVar,
+    TypeVar,
     Union,
     cast,
     dataclass_transform,
@@ -18,7 +19,8 @@ from typing import (
     get_type_hints,
 )
 
-from kitchen.ports.future import Future
+from kitchen.errors import RunFailed
+from kitchen.ports.future import Future, is_future
 from kitchen.types import Published
 
 
@@ -52,6 +54,7 @@ class Contract:
     pending: frozenset[Any]  # those returned as Future[kind]
     yields: Any = None  # the item type of a stage that returns Iterable[item]
     is_condition: bool = False  # returns bool
+    may_be_none: frozenset[Any] = frozenset()  # those returned as `kind | None`
 
     @cached_property
     def writes(self) -> tuple[Any, ...]:
@@ -62,6 +65,15 @@ class Contract:
         """Return the result of a stage as a tuple, one value for each of `returns`."""
         return result if len(self.returns) > 1 else (result,) * len(self.returns)
 
+    def promises(self, kind: Any, value: Any) -> bool:
+        """Return whether a value is one that the stage may return as this type."""
+        if value is None:
+            return kind in self.may_be_none
+        if kind in self.pending:
+            return is_future(value)
+        is_class = isinstance(kind, type) and kind.__module__ != "builtins"
+        return not is_class or _is_protocol(kind) or isinstance(value, kind)
+
     def rewrites(self, kind: Any) -> bool:
         """Return whether the stage both reads and returns a type."""
         return kind in self._rewritten
@@ -69,6 +81,10 @@ class Contract:
     @cached_property
     def _rewritten(self) -> frozenset[Any]:
         return frozenset(self.returns) & {read.kind for read in self.reads}
+
+
+def _is_protocol(kind: Any) -> bool:
+    return bool(getattr(kind, "_is_protocol", False))
 
 
 def is_published(kind: Any) -> bool:
@@ -216,9 +232,19 @@ def contract_of(cls: Any, method: str = "run") -> Contract:
     if origin not in (None, tuple, Union, UnionType) and issubclass(origin, Iterable):
         return Contract(reads, (), frozenset(), yields=get_args(result)[0])
     returned = get_args(result) if origin is tuple else (result,)
-    kinds = [_unwrap(kind) for kind in returned if kind not in (type(None), bool)]
-    pending = frozenset(kind for kind, is_pending in kinds if is_pending)
-    return Contract(reads, tuple(kind for kind, _ in kinds), pending, is_condition=result is bool)
+    annotations = [kind for kind in returned if kind not in (type(None), bool)]
+    kinds = [_unwrap(annotation) for annotation in annotations]
+    return Contract(
+        reads,
+        tuple(kind for kind, _ in kinds),
+        frozenset(kind for kind, is_pending in kinds if is_pending),
+        is_condition=result is bool,
+        may_be_none=frozenset(
+            kind
+            for (kind, _), annotation in zip(kinds, annotations, strict=True)
+            if type(None) in get_args(annotation)
+        ),
+    )
 
 
 def _unwrap(kind: Any) -> tuple[Any, bool]:
@@ -228,3 +254,47 @@ def _unwrap(kind: Any) -> tuple[Any, bool]:
     if get_origin(kind) is Future:
         return get_args(kind)[0], True
     return kind, False
+
+
+R = TypeVar("R")
+
+
+def check_result(stage: Stage, result: R) -> R:
+    """Return what `run` returned; raises RunFailed if its signature promises something else."""
+    contract = stage.contract()
+    if contract.yields is not None:
+        kept = isinstance(result, Iterable)
+    elif contract.is_condition:
+        kept = result is not None
+    elif not contract.returns:
+        kept = result is None
+    else:
+        values = contract.values_of(result)
+        kept = (
+            isinstance(values, tuple)
+            and len(values) == len(contract.returns)
+            and all(map(contract.promises, contract.returns, values))
+        )
+    if not kept:
+        raise RunFailed(f"{stage.title()}.{_promise(stage)} returned {_described(result)}")
+    return result
+
+
+def _promise(stage: Stage) -> str:
+    """Return the place of a stage's `run`, and what its signature promises."""
+    run = inspect.unwrap(type(stage).run)
+    promised = inspect.signature(run).return_annotation
+    if not isinstance(promised, str):
+        promised = inspect.formatannotation(promised)
+    code = getattr(run, "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"run{place} promises {promised} and"
+
+
+def _described(result: Any) -> str:
+    """Return what a stage returned, by its types."""
+    if result is None:
+        return "None"
+    if type(result) is tuple:
+        return f"({', '.join(map(_described, result))})"
+    return f"a value of type {type(result).__name__}"

@@ -12,10 +12,11 @@ from kitchen.engine.resume import SavePointStore
 from kitchen.engine.scope import Scope
 from kitchen.engine.stop import StopSignal
 from kitchen.engine.tracing import span, traced, untraced
-from kitchen.engine.type_names import return_names, short_name
+from kitchen.engine.type_names import short_name
+from kitchen.errors import exits_as_failures
 from kitchen.ports.future import Future, is_future
 from kitchen.progress import Location, Progress
-from kitchen.stage import Read, Stage, is_published
+from kitchen.stage import Read, Stage, check_result, is_published
 from kitchen.types import Checkpoint, Published
 
 
@@ -49,7 +50,7 @@ class StageCaller:
             "kitchen.step": progress.step,
         }
         try:
-            with span(stage.title(), attributes):
+            with span(stage.title(), attributes), exits_as_failures():
                 result = await self._memoized(stage, scope, address, attributes)
             published = self._store(stage, scope, result)
         except Exception as error:
@@ -77,7 +78,9 @@ class StageCaller:
             if read.kind in scope
         }
         result = stage.run(**arguments)
-        return await result if isawaitable(result) and not is_future(result) else result
+        if isawaitable(result) and not is_future(result):
+            result = await result
+        return check_result(stage.without_roles(), result)
 
     async def _argument(self, read: Read, scope: Scope) -> Any:
         value = scope[read.kind]
@@ -100,14 +103,8 @@ class StageCaller:
     def _store(self, stage: Stage, scope: Scope, result: Any) -> tuple[Published, ...]:
         """Put the outputs of a stage in scope and return the values that it published."""
         contract = stage.contract()
-        values = contract.values_of(result)
-        if not isinstance(values, tuple) or len(values) != len(contract.returns):
-            raise TypeError(
-                f"{stage.title()}.run promises {', '.join(return_names(contract))} "
-                f"and returned {type(result).__name__}"
-            )
         outputs: list[Published] = []
-        for kind, value in zip(contract.returns, values, strict=True):
+        for kind, value in zip(contract.returns, contract.values_of(result), strict=True):
             if kind in contract.pending:
                 scope.pending.append((value, stage.title()))
             if is_published(kind):

@@ -13,7 +13,9 @@ from kitchen.ports.sampling import Message
 class StepResult:
     """The response of an environment to an answer."""
 
-    reward: float  # of this answer alone, finite; a rollout's reward is the sum over its answers
+    # of this answer alone, finite; a rollout's reward is the sum over its answers. None: the answer
+    # has no reward, and a rollout whose answers have none is not trained on
+    reward: float | None
     messages: tuple[Message, ...] = ()  # the next messages; empty when the episode is over
     parsed: bool = True  # whether the answer has the requested form
 

@@ -8,6 +8,8 @@ from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
 
+from kitchen.errors import exits_as_failures
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -90,10 +92,15 @@ class Started(Generic[T]):
 
 def start(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Start a coroutine as a task and return its future at once."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(_without_exits(work))
     # a run that fails first never awaits it
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return Started(task)
+
+
+async def _without_exits(work: Coroutine[Any, Any, T]) -> T:
+    with exits_as_failures():
+        return await work
 
 
 async def arrival(future: Future[T]) -> T:

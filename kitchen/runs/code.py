@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -13,16 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kitchen.errors import ResumeError
+from kitchen.errors import ResumeError, is_user_file
 from kitchen.stage import Stage
 from kitchen.workflow import Step, walk
-
-_HERE = Path(__file__).resolve().parents[2]
-# packages have a version that is recorded; recipes and what they use may have been edited
-_NOT_USER_CODE = (
-    *(_HERE / name for name in ("kitchen", "adapters", "stages")),
-    *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
-)
 
 _SCRIPT = "__main__"  # the script that resumes a run is often another one than started it
 
@@ -78,10 +70,7 @@ def _modules_of(values: Iterable[Any]) -> Iterator[str]:
 
 def _is_user_code(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not file.endswith(".py"):
-        return False
-    path = Path(file).resolve()
-    return not any(path.is_relative_to(folder) for folder in _NOT_USER_CODE)
+    return isinstance(file, str) and is_user_file(file)
 
 
 def _digest(module: ModuleType) -> str:

@@ -15,7 +15,7 @@ import structlog
 
 from kitchen.engine.observers import Observer
 from kitchen.engine.stop import StopSignal, handling_signals
-from kitchen.errors import ConfigError, Interrupted, KitchenError, RunFailed
+from kitchen.errors import ConfigError, Interrupted, KitchenError, RunFailed, describe_error
 from kitchen.ports.blobs import BlobStore
 from kitchen.runs.code import OtherCode
 from kitchen.runs.lock import InUse
@@ -178,7 +178,7 @@ class Run:
         if isinstance(error, KitchenError):
             result = error
         else:
-            result = RunFailed(f"{type(error).__name__}: {error}")
+            result = RunFailed(describe_error(error))
             result.__cause__ = with_secrets_masked(error)
             result.__notes__ = list(getattr(error, "__notes__", ()))
         if self._resume_call and isinstance(error, InUse | LostRows | OtherCode | OtherMachine):

@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import time
+import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +25,7 @@ from kitchen.engine.observers import (
     StageStarted,
     WeightsSaved,
 )
-from kitchen.errors import ResumeError
+from kitchen.errors import KitchenError, ResumeError, describe_error
 from kitchen.ports.blobs import BlobStore
 from kitchen.progress import Progress
 from kitchen.runs.code import OtherCode, changed_modules, code_digests
@@ -160,9 +161,12 @@ class RunRecord(Observer):
             status, reason, exit_code = "completed", "", 0
         else:
             status, exit_code = ("interrupted", 130) if _is_interrupt(error) else ("failed", 1)
-            reason = f"{type(error).__name__}: {error}"
+            reason = describe_error(error)
+            if isinstance(error, KitchenError):
+                reason = f"{type(error).__name__}: {reason}"
             notes = getattr(error, "__notes__", [])
-            self._note("run ended", status=status, reason=reason, where=notes)
+            values = {} if status == "interrupted" else {"exception": _traceback(error)}
+            self._note("run ended", status=status, reason=reason, where=notes, **values)
             self._json["where"] = notes
         self._json["exit_code"] = getattr(error, "exit_code", exit_code)
         self._json["reason"] = reason
@@ -237,6 +241,10 @@ class RunRecord(Observer):
         self._blobs.write(
             f"{self._run}/run.json", json.dumps(masked(self._json), indent=2, default=str).encode()
         )
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def _is_interrupt(error: BaseException) -> bool:

@@ -64,7 +64,7 @@ def _graded(conversation: Conversation, text: str, grade: StepResult | str | Non
         expected=" | ".join(reference_answers(conversation)),
         text=text,
         exact=result.reward == 1,
-        f1=result.reward,
+        f1=result.reward or 0.0,
         parsed=result.parsed,
         truncated=grade is None,
         where=conversation.where,

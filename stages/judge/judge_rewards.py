@@ -197,7 +197,8 @@ async def judge_group(
     by_text = dict(zip(texts, preferences, strict=True))
     rewards = [(by_text[rollout.text] or 0.0) if rollout.complete else 0.0 for rollout in group]
     rewarded = tuple(
-        replace(rollout, reward=reward) for rollout, reward in zip(group, rewards, strict=True)
+        replace(rollout, reward=reward, abstained=False)
+        for rollout, reward in zip(group, rewards, strict=True)
     )
     return rewarded, sum(by_text[text] is None for text in complete)
 

@@ -31,6 +31,7 @@ from stages.rl.rollouts import (
     RolloutRunner,
     prompt_tokens,
     rewards_equal,
+    succeeded,
 )
 from stages.tasks.games import PREFIX as GAMES
 from stages.tasks.grading import GradingConfig
@@ -292,7 +293,8 @@ def _prompts(rows: Sequence[Comparison], tag: str) -> tuple[Prompt, ...]:
 
 def furthest_pairs(task: int, group: Sequence[Rollout], ranking: RankingConfig) -> list[RankedPair]:
     """Return the pairs of answers to one problem whose rewards differ most."""
-    rewards = {rollout.text: rollout.reward for rollout in group if rollout.complete}
+    rewarded = succeeded(group)
+    rewards = {rollout.text: rollout.reward for rollout in rewarded if rollout.complete}
 
     def gap(pair: Sequence[str]) -> float:
         return rewards[pair[0]] - rewards[pair[1]]

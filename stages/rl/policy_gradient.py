@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Annotated, Literal, get_args
 
 import numpy as np
@@ -121,12 +122,12 @@ class ComputeAdvantages(Stage):
                 f"{self}: a KL penalty needs a reference model: add ComputeReferenceLogprobs "
                 "before this stage."
             )
-        logprobs = iter(reference.logprobs if reference else ())
+        logprobs = _rewarded_logprobs(rollouts, reference.logprobs if reference else ())
         examples = list[TrainingExample]()
         for group in rollouts.groups:
             if is_constant(group) and not self.penalty:
                 continue
-            rewarded = succeeded(group)  # failed rollouts have no episodes
+            rewarded = succeeded(group)
             values = advantages(rewarded, self.advantages)
             for rollout, advantage in zip(rewarded, values, strict=True):
                 for episode in rollout.episodes:
@@ -136,6 +137,12 @@ class ComputeAdvantages(Stage):
                     token_advantages = (advantage + cost) * episode.action_mask
                     examples.append(_example(episode, token_advantages, self.weighted))
         return PolicyData(tuple(examples))
+
+
+def _rewarded_logprobs(rollouts: Rollouts, logprobs: Sequence[Floats]) -> Iterator[Floats]:
+    """Iterate over the log-probabilities of the episodes whose rollouts have a reward."""
+    owners = chain.from_iterable(repeat(each, len(each.episodes)) for each in rollouts.all())
+    return (values for owner, values in zip(owners, logprobs, strict=False) if owner.rewarded)
 
 
 def _example(episode: Episode, advantages: Array, weighted: bool) -> TrainingExample:

@@ -14,7 +14,7 @@ from kitchen.statistics.intervals import paired_bootstrap
 from kitchen.statistics.significance import paired_permutation
 from kitchen.types import Metrics, Samples, Table
 from stages.evaluate.reference import open_sampler
-from stages.rl.rollouts import RolloutConfig, RolloutRunner, Rollouts
+from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, Rollouts
 from stages.tasks.tasks import Tasks
 from stages.train.session import FinalWeights
 
@@ -23,7 +23,8 @@ from stages.train.session import FinalWeights
 class PolicyEvaluation:
     """Rewards and answers of one greedy rollout per held-out problem, by held-out set."""
 
-    rewards: Mapping[str, tuple[float, ...]]  # 0 for a failed rollout
+    # 0 for a failed rollout, None for one whose environment gave no reward
+    rewards: Mapping[str, tuple[float | None, ...]]
     failed: Mapping[str, int]  # number of failed rollouts
     answers: Mapping[str, tuple[str | None, ...]]  # None if the rollout failed or was cut
 
@@ -92,16 +93,20 @@ E = TypeVar("E", bound=PolicyEvaluation)
 
 
 def _evaluation(kind: type[E], rollouts: Mapping[str, Rollouts]) -> E:
-    rewards = dict[str, tuple[float, ...]]()
+    rewards = dict[str, tuple[float | None, ...]]()
     failed = dict[str, int]()
     answers = dict[str, tuple[str | None, ...]]()
     for name, rollouts_of_set in rollouts.items():
-        rewards[name] = tuple(rollout.reward for rollout in rollouts_of_set.all())
+        rewards[name] = tuple(map(_reward, rollouts_of_set.all()))
         failed[name] = sum(rollout.failed for rollout in rollouts_of_set.all())
         answers[name] = tuple(
             rollout.text if rollout.complete else None for rollout in rollouts_of_set.all()
         )
     return kind(rewards, failed, answers)
+
+
+def _reward(rollout: Rollout) -> float | None:
+    return None if rollout.abstained else rollout.reward
 
 
 def _samples(rollouts: Mapping[str, Rollouts], when: str) -> Samples:
@@ -112,7 +117,7 @@ def _samples(rollouts: Mapping[str, Rollouts], when: str) -> Samples:
                 "when": when,
                 "set": name,
                 "text": rollout.text,
-                "reward": rollout.reward,
+                "reward": _reward(rollout),
                 "parsed": rollout.parsed,
                 "truncated": rollout.truncated,
                 "failed": rollout.error,
@@ -122,15 +127,21 @@ def _samples(rollouts: Mapping[str, Rollouts], when: str) -> Samples:
 
 
 class CompareRewards(Stage):
-    """Compare mean rewards before and after training by a paired bootstrap, set by set."""
+    """Compare mean rewards before and after training by a paired bootstrap, set by set.
+
+    A problem counts if both rollouts have a reward.
+    """
 
     seed: int = 0
 
     def run(self, before: PolicyBefore, after: PolicyAfter) -> tuple[Metrics, Table]:
         metrics = Metrics()
         rows = list[tuple[str, ...]]()
-        for name, new in after.rewards.items():
-            old = before.rewards[name]
+        for name in after.rewards:
+            old, new = _both_rewards(name, before, after)
+            metrics |= _failure_metrics(name, before, after)
+            if not new:
+                continue
             mean_before, mean_after = float(np.mean(old)), float(np.mean(new))
             gain = paired_bootstrap(old, new, self.seed)
             p_value = paired_permutation(old, new, self.seed)
@@ -140,12 +151,23 @@ class CompareRewards(Stage):
                 f"{name}/reward_gain": gain.estimate,
                 f"{name}/reward_gain_low": gain.low,
                 f"{name}/reward_gain_p": p_value,
-                **_failure_metrics(name, before, after),
             }
             means = (f"{mean_before:.3f}", f"{mean_after:.3f}")
             rows.append((name, str(len(new)), *means, gain.format(sign=True)))
         columns = ("held-out set", "n", "before", "after", "difference")
         return metrics, Table("Mean reward, greedily, 95 % intervals", columns, tuple(rows))
+
+
+def _both_rewards(
+    name: str, before: PolicyBefore, after: PolicyAfter
+) -> tuple[list[float], list[float]]:
+    """Return the rewards of a set's problems before and after, of those that have both."""
+    old, new = list[float](), list[float]()
+    for one, other in zip(before.rewards[name], after.rewards[name], strict=True):
+        if one is not None and other is not None:
+            old.append(one)
+            new.append(other)
+    return old, new
 
 
 def _failure_metrics(name: str, before: PolicyBefore, after: PolicyAfter) -> Mapping[str, float]:

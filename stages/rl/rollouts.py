@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from kitchen.errors import DataError, RunFailed
+from kitchen.errors import DataError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
 from kitchen.ports.environments import Env, Task
 from kitchen.ports.sampling import ToolSchema
@@ -37,6 +37,7 @@ from stages.chat.prompts import render_prompt
 from stages.chat.token_cost import generation_cost_rows
 from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.tasks.rewards import Prompt, Question
+from stages.tasks.step_results import open_env, reset_env, step_env
 from stages.tasks.tasks import PlannedTasks, TaskBatch
 
 # a datum to train on, and the number of its tokens that the policy sampled
@@ -85,6 +86,7 @@ class Rollout:
     truncated: bool = False  # whether an answer was cut at max_tokens
     stop_reason: StopReason = StopReason.DONE
     error: str = ""  # of a failed rollout, which has no episodes and no reward
+    abstained: bool = False  # whether the environment gave no reward, so that `reward` is 0
 
     @classmethod
     def failure(cls, tag: str, error: str) -> Rollout:
@@ -95,6 +97,11 @@ class Rollout:
     def failed(self) -> bool:
         """True if the rollout failed, so that it has no reward."""
         return self.stop_reason is StopReason.FAILED
+
+    @property
+    def rewarded(self) -> bool:
+        """True if the rollout has a reward: it did not fail, and its environment gave one."""
+        return not self.failed and not self.abstained
 
     @property
     def complete(self) -> bool:
@@ -204,17 +211,24 @@ class RolloutRunner:
             _check_same_prompt(states[at : at + group])
         for turn in range(self.config.max_turns):
             await self._turn([state for state in states if not state.done], turn)
-        self._check_failures([state.error for state in states])
+        self._check_failures(states)
         rollouts = [state.rollout() for state in states]
         return Rollouts(tuple(tuple(rollouts[at : at + group]) for at in starts))
 
-    def _check_failures(self, errors: Sequence[str]) -> None:
-        failed = [error for error in errors if error]
-        if len(failed) > self.config.max_failed * len(errors):
+    def _check_failures(self, states: Sequence[_RolloutState]) -> None:
+        """Raise RunFailed if too many rollouts failed, or if no environment gave any reward."""
+        failed = [state for state in states if state.error]
+        if len(failed) > self.config.max_failed * len(states):
             raise RunFailed(
-                f"{len(failed)} of {len(errors)} rollouts failed, more than the "
+                f"{len(failed)} of {len(states)} rollouts failed, more than the "
                 f"{self.config.max_failed:.0%} that playing.max_failed allows. The first error: "
-                f"{failed[0]}"
+                f"{failed[0].error}"
+            ) from failed[0].cause
+        others = [state for state in states if not state.error]
+        if len(others) > 1 and all(state.abstained for state in others):
+            raise RunFailed(
+                f"none of {len(others)} rollouts has a reward: all their rewards are None, which "
+                "is also what a function without `return` returns"
             )
 
     async def _turn(self, states: Sequence[_RolloutState], turn: int) -> None:
@@ -261,16 +275,24 @@ class RolloutRunner:
 
     async def _call(self, state: _RolloutState, call: Callable[[], Awaitable[None]]) -> None:
         """Call an environment within its time limit, without counting the wait for other calls."""
+        seconds = self.config.max_seconds
         limit = asyncio.timeout(None)
-        try:
-            async with self._slots, limit:
-                limit.reschedule(asyncio.get_running_loop().time() + self.config.max_seconds)
-                await call()
-        except Exception as error:  # noqa: BLE001 a failed rollout is a value
-            if limit.expired():
-                state.fail(f"the environment took more than {self.config.max_seconds:g} s")
-            else:
-                state.fail(f"{type(error).__name__}: {error}")
+        now = asyncio.get_running_loop().time
+        with exits_as_failures():
+            try:
+                async with self._slots, limit:
+                    deadline = now() + seconds
+                    limit.reschedule(deadline)
+                    await call()
+                    if now() > deadline:
+                        state.fail(
+                            f"the environment took more than {seconds:g} s, and blocked the others"
+                        )
+            except Exception as error:  # noqa: BLE001 a failed rollout is a value
+                if limit.expired():
+                    state.fail(f"the environment took more than {seconds:g} s")
+                else:
+                    state.fail(describe_error(error), error)
 
     @cached_property
     def _slots(self) -> asyncio.Semaphore:
@@ -292,10 +314,12 @@ class _RolloutState:
     messages: list[Message] = field(default_factory=list)
     episodes: Sequence[Episode] = ()
     reward: float = 0.0
+    abstained: bool = True  # no answer has a reward so far
     answer: str = ""
     parsed: bool = True
     truncated: bool = False
     error: str = ""
+    cause: Exception | None = None  # the exception of the environment
     done: bool = False
 
     @property
@@ -304,8 +328,8 @@ class _RolloutState:
         return getattr(self.env, "tools", ())
 
     async def reset(self) -> None:
-        self.env = self.task.env()
-        self.messages = list(await self.env.reset())
+        self.env = await open_env(self.task)
+        self.messages = list(await reset_env(self.env))
 
     def add_answer(self, prompt: Tokens, sampled: Sampled, text: str) -> None:
         self.episodes = append_answer(self.episodes, prompt, sampled)
@@ -313,16 +337,17 @@ class _RolloutState:
         self.truncated = self.truncated or sampled.stop_reason == "length"
 
     async def step(self) -> None:
-        result = await self.env.step(self.answer)
-        if not math.isfinite(result.reward):
-            raise ValueError(f"the reward {result.reward} is not a finite number")
-        self.reward += result.reward
+        result = await step_env(self.env, self.answer)
+        if result.reward is not None:
+            self.reward += result.reward
+            self.abstained = False
         self.parsed = self.parsed and result.parsed
         self.done = not result.messages
         self.messages += [{"role": "assistant", "content": self.answer}, *result.messages]
 
-    def fail(self, error: str) -> None:
+    def fail(self, error: str, cause: Exception | None = None) -> None:
         self.error = error
+        self.cause = cause
         self.done = True
 
     def rollout(self) -> Rollout:
@@ -336,6 +361,7 @@ class _RolloutState:
             self.parsed,
             self.truncated,
             StopReason.DONE if self.done else StopReason.MAX_TURNS,
+            abstained=self.abstained,
         )
 
 
@@ -393,13 +419,16 @@ class ReportRollouts(Stage):
         count = max(len(rewarded), 1)
         cut_off = sum(rollout.stop_reason is StopReason.MAX_TURNS for rollout in rewarded)
         constant = sum(is_constant(group) for group in rollouts.groups)
+        abstained = sum(rollout.abstained for rollout in everything)
         metrics = generation_metrics(rollouts) | Metrics(
-            failed=(len(everything) - len(rewarded)) / len(everything),
+            failed=sum(rollout.failed for rollout in everything) / len(everything),
             parsed=sum(rollout.parsed for rollout in rewarded) / count,
             unfinished=cut_off / count,
             sequences=sum(len(rollout.episodes) for rollout in rewarded) / count,
             frac_constant_groups=constant / len(rollouts.groups),
         )
+        if abstained:
+            metrics["abstained"] = abstained / len(everything)
         return Metrics(metrics | _reward_metrics(rewarded)), samples_of(rollouts, self.shown)
 
 
@@ -435,14 +464,15 @@ def generation_metrics(rollouts: Rollouts) -> Metrics:
 def samples_of(rollouts: Rollouts, count: int) -> Samples:
     """Return the first `count` rollouts that succeeded, and the first that failed."""
     failed = [rollout for rollout in rollouts.all() if rollout.failed]
-    recorded = (*succeeded(rollouts.all())[:count], *failed[:1])
+    others = [rollout for rollout in rollouts.all() if not rollout.failed]
+    recorded = (*others[:count], *failed[:1])
     return Samples(
         tuple(
             {
                 "when": "rollout",
                 "tag": rollout.tag,
                 "text": rollout.text,
-                "reward": rollout.reward,
+                "reward": None if rollout.abstained else rollout.reward,
                 "failed": rollout.error,
             }
             for rollout in recorded
@@ -451,8 +481,8 @@ def samples_of(rollouts: Rollouts, count: int) -> Samples:
 
 
 def succeeded(group: Iterable[Rollout]) -> list[Rollout]:
-    """Return the rollouts that did not fail, which have a reward."""
-    return [rollout for rollout in group if not rollout.failed]
+    """Return the rollouts that have a reward: those that did not fail and were given one."""
+    return [rollout for rollout in group if rollout.rewarded]
 
 
 def is_constant(group: Sequence[Rollout]) -> bool:

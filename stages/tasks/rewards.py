@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from inspect import iscoroutinefunction
 
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Message
@@ -14,9 +16,11 @@ from kitchen.ports.environments import Env, StepResult
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.math_grader import math_reward
+from stages.tasks.step_results import call_function, check_step_result, function_name
 from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
 
-Reward = Callable[[str, str], StepResult]  # takes an answer and the reference answer
+# takes an answer and the reference answer; it may be a coroutine function
+Reward = Callable[[str, str], StepResult | Awaitable[StepResult]]
 MAX_CONCURRENT = 4  # answers graded at the same time, each in a process
 GRADING_TIMEOUT = 30.0  # seconds per answer
 AS_IS = GradingConfig()
@@ -90,6 +94,7 @@ REWARDS: dict[str, Reward] = {
 MAY_HANG = frozenset({"math"})  # 9**9**9 is a formula
 
 
+_QUICK = frozenset({field_f1_reward, exact_reward, math_reward})  # called without a thread
 BUILT_IN = frozenset(REWARDS)  # a right answer is worth 1 as an answer to itself
 
 
@@ -108,17 +113,30 @@ async def grade(
     if text is None:
         return StepResult(0.0, parsed=False)
     text = grading.folded(text)
-    best: StepResult | None = None
-    for reference in map(grading.reference, references):
-        if workers is None:
-            result = reward(text, reference)
-        else:
-            reply = await workers.call(reward, text, reference)
-            result = StepResult(reply["reward"], parsed=reply["parsed"])
-        if best is None or result.reward > best.reward:
-            best = result
-    assert best is not None, "there is a reference"
-    return best
+    results = [
+        await _grade_by(reward, text, reference, workers)
+        for reference in map(grading.reference, references)
+    ]
+    return max(results, key=_reward_or_less)  # the first of equal ones
+
+
+def _reward_or_less(result: StepResult) -> float:
+    return -math.inf if result.reward is None else result.reward
+
+
+async def _grade_by(
+    reward: Reward, text: str, reference: str, workers: WorkerPool | None
+) -> StepResult:
+    """Compute the reward by one reference; raises WrongResult if the function returns none."""
+    if workers is not None:
+        result = await workers.call(reward, text, reference)
+        if isinstance(result, dict) and {"reward", "parsed"} <= result.keys():
+            result = StepResult(result["reward"], parsed=result["parsed"])
+    elif reward in _QUICK:
+        result = reward(text, reference)
+    else:
+        result = await call_function(reward, text, reference)
+    return check_step_result(result, function_name(reward))
 
 
 async def grade_answers(
@@ -195,12 +213,13 @@ def _ungradable(
 
 
 def _why_ungradable(reward: str, references: Sequence[str]) -> str | None:
-    for reference in references:
+    function = REWARDS[reward]
+    for reference in () if iscoroutinefunction(function) else references:
         try:
-            result = REWARDS[reward](reference, reference)
+            result = function(reference, reference)
         except DataError as error:
             return str(error)
-        if reward in BUILT_IN and result.reward != 1:
+        if reward in BUILT_IN and getattr(result, "reward", 1) != 1:
             return f"{reference[:80]!r} is not worth 1 as an answer to itself"
     return None
 

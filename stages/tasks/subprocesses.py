@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -19,9 +20,14 @@ from typing import Any
 
 import numpy as np
 
+from kitchen.errors import describe_error
 from kitchen.secrets import is_secret
 
 CPU_LIMIT = 600  # seconds of processor time per call
+
+
+class WorkerEnded(RuntimeError):
+    """A worker process that ended in the middle of a call."""
 
 
 class WorkerPool:
@@ -39,9 +45,16 @@ class WorkerPool:
         """Call a function in a worker and return its result as JSON types; if cancelled, kill it.
 
         `function` is defined in a module; its arguments and result are of JSON types, or
-        dataclasses of them. Raises RuntimeError if it fails.
+        dataclasses of them. Raises RuntimeError if it fails. If the worker is killed, by a lack of
+        memory for example, another one is tried once.
         """
         worker = self._idle.pop() if self._idle else _Worker()
+        try:
+            return await self._call(worker, function, *arguments)
+        except WorkerEnded:
+            return await self._call(_Worker(), function, *arguments)
+
+    async def _call(self, worker: _Worker, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             reply = await asyncio.wrap_future(worker.submit(function, *arguments))
         except BaseException:
@@ -103,7 +116,7 @@ class _Worker:
         line = self._process.stdout.readline()
         if not line:
             status, stderr = self._process.wait(), self._stderr_tail()
-            raise RuntimeError(
+            raise WorkerEnded(
                 f"its process ended with status {status}{f': {stderr}' if stderr else ''}"
             )
         reply: dict[str, Any] = json.loads(line)
@@ -127,7 +140,9 @@ class _Worker:
 
 def _result(reply: dict[str, Any]) -> Any:
     if "error" in reply:
-        raise RuntimeError(reply["error"])
+        error = RuntimeError(reply["error"])
+        error.add_note(f"in the worker process:\n{reply['traceback']}")
+        raise error
     return reply["result"]
 
 
@@ -141,8 +156,11 @@ def serve() -> None:
             module, name, arguments = json.loads(line)
             result = getattr(import_module(module), name)(*arguments)
             reply = json.dumps({"result": result}, default=_to_json)
-        except Exception as error:  # noqa: BLE001 it is reported to the caller
-            reply = json.dumps({"error": f"{type(error).__name__}: {error}"[:1000]})
+        except BaseException as error:  # noqa: BLE001 it is reported to the caller
+            trace = "".join(traceback.format_exception(error))
+            reply = json.dumps(
+                {"error": describe_error(error)[:1000], "traceback": trace[-10_000:]}
+            )
         print(reply, file=replies, flush=True)
 
 

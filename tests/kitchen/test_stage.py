@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from kitchen import Metrics, Progress, Result, Stage
+from kitchen.errors import RunFailed
 from kitchen.ports import Done, Future
-from kitchen.stage import contract_of
+from kitchen.stage import check_result, contract_of
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,21 @@ class Batches(Stage):
 class Half(Stage):
     def run(self, progress: Progress) -> bool:
         return progress.step % 2 == 0
+
+
+class MaybeBatch(Stage):
+    def run(self) -> tuple[Batch | None, Output]:
+        return None, Output()
+
+
+class Report(Stage):
+    def run(self) -> Metrics:
+        return Metrics()
+
+
+class Print(Stage):
+    def run(self) -> None:
+        return None
 
 
 class Untyped(Stage):
@@ -108,3 +124,40 @@ def test_text_shows_changed_options_only(stage: Stage, text: str) -> None:
 def test_long_options_are_shortened() -> None:
     words = tuple(f"word{n}" for n in range(20))
     assert str(Train(limits=Limits(words=words))).endswith("...))")
+
+
+@pytest.mark.parametrize(
+    "stage, result, text",
+    [
+        (Report(), None, "Metrics.* and returned None"),
+        (Report(), {"loss": 1.0}, "Metrics.* and returned a value of type dict"),
+        (Print(), Metrics(), "None and returned a value of type Metrics"),
+        (Half(), None, "bool.* and returned None"),
+        (Batches(), None, "Iterable.* and returned None"),
+        (Train(), (Output(), Metrics()), r"returned \(a value of type Output, .*Metrics\)"),
+        (Train(), (Done(Output()), None), r"returned \(a value of type Done, None\)"),
+        (Train(), Done(Output()), "returned a value of type Done"),
+        (MaybeBatch(), (None, None), r"returned \(None, None\)"),
+        (Report().using({Output: Critic}), None, "Report.run .* returned None"),
+    ],
+)
+def test_result_that_was_not_promised_is_an_error(stage: Stage, result: object, text: str) -> None:
+    with pytest.raises(RunFailed, match=text) as error:
+        check_result(stage.without_roles(), result)
+    assert "test_stage.py:" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "stage, result",
+    [
+        (Report(), Metrics()),
+        (Print(), None),
+        (Half(), False),
+        (Batches(), iter([])),
+        (Train(), (Done(Output()), Metrics())),
+        (MaybeBatch(), (None, Output())),
+        (MaybeBatch(), (Batch(), Critic())),
+    ],
+)
+def test_result_that_was_promised_is_returned(stage: Stage, result: object) -> None:
+    assert check_result(stage, result) is result

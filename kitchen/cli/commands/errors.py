@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kitchen.cli.console import console
-from kitchen.errors import KitchenError
+from kitchen.errors import KitchenError, describe_error
 from kitchen.secrets import printable
 
 INTERRUPTED = 130  # 128 + SIGINT
@@ -29,18 +29,12 @@ def reasons(error: BaseException) -> Sequence[str]:
     if isinstance(error, KeyboardInterrupt):
         return ["stopped at once"]
     problems = getattr(error, "problems", (error,))
-    return [printable(_reason(problem)) for problem in problems]
+    return [printable(describe_error(problem)) for problem in problems]
 
 
 def all_reasons(errors: Iterable[BaseException]) -> list[str]:
     """Return the reasons of several errors in their order."""
     return list(chain.from_iterable(map(reasons, errors)))
-
-
-def _reason(problem: BaseException) -> str:
-    if isinstance(problem, KitchenError):
-        return str(problem)
-    return f"{type(problem).__name__}: {problem}"
 
 
 def failed_stage(error: BaseException) -> str:

@@ -159,7 +159,7 @@ def _execute(ready: _Run, output: OutputOptions) -> Outcome:
             take_over=output.take_over,
             plan=ready.plan,
         )
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 reported below
+    except BaseException as error:  # noqa: BLE001 reported below
         failure = error
     finally:
         observer.close()

@@ -146,14 +146,38 @@ def test_grandchildren_are_killed_too(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_worker_that_died_idle_is_reported() -> None:
-    async def call_a_dead_worker() -> None:
-        os.kill(await pool.call(process_id), signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="its process ended with status -9"):
-            await pool.call(process_id)
+def killed_once(folder: str) -> str:
+    """Kill this process on the first call, as the kernel does when memory is short."""
+    marker = Path(folder) / "killed"
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "graded"
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def test_killed_worker_is_replaced_once(tmp_path: Path) -> None:
+    async def call_dead_workers() -> tuple[int, int, str]:
+        two = await asyncio.gather(pool.call(process_id), pool.call(process_id))
+        for pid in two:
+            os.kill(pid, signal.SIGKILL)
+        other = await pool.call(process_id)
+        return two[0], other, await pool.call(killed_once, str(tmp_path))
 
     pool = WorkerPool()
-    asyncio.run(call_a_dead_worker())
+    first, other, text = asyncio.run(call_dead_workers())
+    pool.close()
+    assert first != other
+    assert text == "graded"
+
+
+def test_exit_in_a_worker_is_an_error_with_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match=r"SystemExit: 3 \(.*:\d+ in leave\)") as error:
+        call_in_subprocess(leave)
+    assert "raise SystemExit(3)" in error.value.__notes__[0]
 
 
 def test_stderr_of_a_dead_worker_is_reported() -> None:
