@@ -115,7 +115,7 @@ class RenderDataset(Stage, RenderingSettings):
 
     def datums(self, conversation: Conversation, tokenizer: Tokenizer) -> tuple[Datum, ...]:
         """Return the datums of one conversation."""
-        return _render_row(conversation, tokenizer, self).data
+        return render_row(conversation, tokenizer, self).data
 
     def answer_text(self, completion: str, tokenizer: Tokenizer) -> str:
         """Return a completion without the separator that precedes it if there is no template."""
@@ -156,7 +156,7 @@ class RenderedDatums(Sequence[Datum]):
         self.counts = RenderCounts()
         tokens_left = cached_tokens
         for conversation in rows:
-            row = _render_row(conversation, tokenizer, render)
+            row = render_row(conversation, tokenizer, render)
             self.counts += row.counts
             self._ends.append(self.counts.datums)
             tokens_left -= row.counts.tokens + ROW_OVERHEAD_TOKENS
@@ -227,26 +227,25 @@ def trained_spans(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
 
 
 @dataclass(frozen=True)
-class _RenderedRow:
+class RenderedRow:
     """The datums of one row, and its counts."""
 
     data: tuple[Datum, ...]
     counts: RenderCounts
 
 
-def _render_row(
-    conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset
-) -> _RenderedRow:
+def render_row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> RenderedRow:
+    """Render one conversation; raises DataError that names the row."""
     try:
         sequences = _sequences(conversation, tokenizer, how)
     except MaskError as error:
         is_last_message = error.message == len(conversation.messages) - 1
         if not (conversation.sampled and is_last_message):
             raise  # a person wrote the message, and can fix it
-        return _RenderedRow((), RenderCounts(rows=1, dropped=1))
+        return RenderedRow((), RenderCounts(rows=1, dropped=1))
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
-    return _RenderedRow(data, _count(conversation, sequences, data, how.max_tokens))
+    return RenderedRow(data, _count(conversation, sequences, data, how.max_tokens))
 
 
 def _count(

@@ -21,7 +21,7 @@ from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.chat.conversations import Conversation, Message, parse_completion, parse_conversation
 from stages.chat.masks import TrainOn
 from stages.chat.prompts import prompt_messages, prompt_tokens, reference_answer
-from stages.chat.render import RenderDataset
+from stages.chat.render import RenderDataset, RenderedRow, render_row
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
@@ -103,6 +103,37 @@ class Pairs:
         """Return all datums, chosen and rejected alternating."""
         pairs = chain(self.train, *self.held_out.values())
         return list(chain.from_iterable(pairs))
+
+
+@dataclass(frozen=True)
+class RenderedPair:
+    """A comparison as two datums, or the reason why it is left out."""
+
+    pair: Pair | None = None  # None if it is left out
+    truncated: int = 0  # answers of the pair that are cut to max_tokens
+    equal: bool = False  # left out because both answers have the same tokens
+
+
+@dataclass(frozen=True)
+class RenderedPairs:
+    """The comparisons of one set, rendered."""
+
+    rows: Sequence[RenderedPair]
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The pairs that are not left out."""
+        return tuple(row.pair for row in self.rows if row.pair is not None)
+
+    @property
+    def truncated(self) -> int:
+        """The number of answers that are cut to max_tokens."""
+        return sum(row.truncated for row in self.rows)
+
+    @property
+    def equal(self) -> int:
+        """The number of comparisons left out because both answers have the same tokens."""
+        return sum(row.equal for row in self.rows)
 
 
 class LoadComparisons(DatasetLoader):
@@ -314,28 +345,19 @@ def epoch_size(
     mistakes: MistakesConfig,
 ) -> EpochSize:
     """Return the size of an epoch of pairs; answers yet to be sampled count with max_tokens."""
-    sizes = [size for row in rows if (size := _pair_tokens(row, tokenizer, render, mistakes))]
+    complete = [row for row in rows if row.rejected is not None]
+    rendered = RenderedPairs(
+        [render_pair(row.chosen, row.rejected, tokenizer, render) for row in complete]
+    )
+    sizes = [len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in rendered.pairs]
+    for row in without_rejected({"": rows}):
+        if data := _render_answer(row.chosen, tokenizer, render).data:
+            unsampled = unsampled_tokens([row], tokenizer, render, mistakes)
+            sizes.append(len(data[0].tokens) + sum(unsampled))
     if not sizes:
-        raise DataError(
-            f"nothing to train on: all {len(rows)} rows are dropped, because they do not fit into "
-            f"max_tokens={render.max_tokens}. Raise rendering.max_tokens."
-        )
-    some_missing = any(row.rejected is None for row in rows)
+        raise DataError(f"nothing to train on: {_reasons(rendered, 0, render)}.")
+    some_missing = len(complete) < len(rows)
     return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if some_missing else "")
-
-
-def _pair_tokens(
-    row: Comparison, tokenizer: Tokenizer, render: RenderDataset, mistakes: MistakesConfig
-) -> int:
-    """Return the number of tokens of both datums; 0 for a row that is dropped."""
-    answers = [answer for answer in (row.chosen, row.rejected) if answer is not None]
-    tokens = 0
-    for answer in answers:
-        datum = _datum(answer, tokenizer, render)
-        if datum is None:
-            return 0
-        tokens += len(datum.tokens)
-    return tokens + sum(unsampled_tokens([row], tokenizer, render, mistakes))
 
 
 def unsampled_tokens(
@@ -353,7 +375,11 @@ def unsampled_tokens(
 
 
 class RenderPairs(Stage):
-    """Render comparisons to pairs of datums; drop those without a rejected answer."""
+    """Render comparisons to pairs of datums; drop those without a rejected answer.
+
+    Pairs whose answers have the same tokens, for example once cut to max_tokens, are dropped and
+    counted: nothing can be learned from them.
+    """
 
     render: RenderDataset
 
@@ -369,14 +395,17 @@ class RenderPairs(Stage):
         }
         self._check(sets, comparisons, rejections)
         train = sets.pop("")
-        held_out = {name: pairs for name, pairs in sets.items() if pairs}
-        tokens = sum(len(datum.tokens) for datum in chain.from_iterable(train))
-        return Pairs(train, held_out), Metrics(
+        held_out = {name: rendered.pairs for name, rendered in sets.items() if rendered.pairs}
+        tokens = sum(len(datum.tokens) for datum in chain.from_iterable(train.pairs))
+        return Pairs(train.pairs, held_out), Metrics(
             {
                 "data/rows": float(len(comparisons.train)),
-                "data/pairs": float(len(train)),
+                "data/pairs": float(len(train.pairs)),
                 "data/tokens": float(tokens),
+                "data/truncated": float(train.truncated),
+                "data/equal_pairs": float(train.equal),
                 "data/held_out_pairs": float(sum(map(len, held_out.values()))),
+                "data/held_out_equal_pairs": float(sum(pairs.equal for pairs in sets.values())),
             }
         )
 
@@ -391,75 +420,116 @@ class RenderPairs(Stage):
         rows: Sequence[Comparison],
         rejections: SampledRejections,
         tokenizer: Tokenizer,
-    ) -> tuple[Pair, ...]:
-        pairs = (
-            pair_of(row.chosen, rejections.rejected(name, at, row), tokenizer, self.render)
-            for at, row in enumerate(rows)
+    ) -> RenderedPairs:
+        return RenderedPairs(
+            [
+                render_pair(row.chosen, rejections.rejected(name, at, row), tokenizer, self.render)
+                for at, row in enumerate(rows)
+            ]
         )
-        return tuple(pair for pair in pairs if pair is not None)
 
     def _check(
         self,
-        sets: Mapping[str, Sequence[Pair]],
+        sets: Mapping[str, RenderedPairs],
         comparisons: Comparisons,
         rejections: SampledRejections,
     ) -> None:
         """Raise DataError if there are no pairs to train on, or none to evaluate on."""
-        if not sets[""]:
-            reasons = self._reasons_dropped(rejections, "", comparisons.train)
-            raise DataError(f"nothing to train on: {reasons}.")
-        if not any(sets[name] for name in comparisons.held_out):
-            reasons = "; ".join(
-                f"{name}: {self._reasons_dropped(rejections, name, rows)}"
-                for name, rows in comparisons.held_out.items()
-            )
+        if not sets[""].pairs:
+            lacking = _lacking(rejections, "", comparisons.train)
+            raise DataError(f"nothing to train on: {_reasons(sets[''], lacking, self.render)}.")
+        if not any(sets[name].pairs for name in comparisons.held_out):
+            reasons = []
+            for name, rows in comparisons.held_out.items():
+                lacking = _lacking(rejections, name, rows)
+                reasons.append(f"{name}: {_reasons(sets[name], lacking, self.render)}")
             raise DataError(
-                f"nothing to evaluate on: {reasons}. Or hold out more rows (reading.held_out)."
+                f"nothing to evaluate on: {'; '.join(reasons)}. Or hold out more rows "
+                "(reading.held_out)."
             )
 
-    def _reasons_dropped(
-        self, rejections: SampledRejections, name: str, rows: Sequence[Comparison]
-    ) -> str:
-        """Return the reasons why all rows of a set are dropped, and how to fix each."""
-        lacking = sum(rejections.rejected(name, at, row) is None for at, row in enumerate(rows))
-        reasons = []
-        if lacking:
-            reasons.append(
-                f"{lacking} of {len(rows)} rows have no rejected answer (sample more answers, "
-                "mistakes.tries, or longer ones, mistakes.max_tokens)"
-            )
-        if too_long := len(rows) - lacking:
-            reasons.append(
-                f"{too_long} of {len(rows)} rows are longer than "
-                f"max_tokens={self.render.max_tokens} (raise rendering.max_tokens), or are changed "
-                "by the chat template"
-            )
-        return ", and ".join(reasons)
+
+def _lacking(rejections: SampledRejections, name: str, rows: Sequence[Comparison]) -> int:
+    """Return the number of rows of a set that have no rejected answer."""
+    return sum(rejections.rejected(name, at, row) is None for at, row in enumerate(rows))
+
+
+def _reasons(rendered: RenderedPairs, lacking: int, render: RenderDataset) -> str:
+    """Return the reasons why all rows of a set are dropped, and how to fix each."""
+    count = len(rendered.rows)
+    raise_limit = f"max_tokens={render.max_tokens} (raise rendering.max_tokens)"
+    reasons = []
+    if lacking:
+        reasons.append(
+            f"{lacking} of {count} rows have no rejected answer (sample more answers, "
+            "mistakes.tries, or longer ones, mistakes.max_tokens)"
+        )
+    if rendered.equal and render.overlong == "truncate":
+        reasons.append(
+            f"the two answers of {rendered.equal} of {count} rows have the same tokens once cut "
+            f"to {raise_limit}"
+        )
+    elif rendered.equal:
+        reasons.append(
+            f"the two answers of {rendered.equal} of {count} rows are rendered to the same tokens"
+        )
+    if too_long := count - lacking - rendered.equal:
+        reasons.append(
+            f"{too_long} of {count} rows are longer than {raise_limit}, or are changed by the "
+            "chat template"
+        )
+    return ", and ".join(reasons)
 
 
 def pair_of(
     chosen: Conversation, rejected: Conversation | None, tokenizer: Tokenizer, render: RenderDataset
 ) -> Pair | None:
-    """Render a pair; None if there is no rejected answer, or if one of the two is dropped."""
+    """Render a pair; None if it is left out, as by `render_pair`."""
+    return render_pair(chosen, rejected, tokenizer, render).pair
+
+
+def render_pair(
+    chosen: Conversation, rejected: Conversation | None, tokenizer: Tokenizer, render: RenderDataset
+) -> RenderedPair:
+    """Render a pair.
+
+    It is left out if there is no rejected answer, if one of the two is dropped, or if both have
+    the same tokens.
+    """
     if rejected is None:
-        return None
-    chosen_datum = _datum(chosen, tokenizer, render)
-    rejected_datum = _datum(rejected, tokenizer, render)
-    if chosen_datum is None or rejected_datum is None:
-        return None
-    return chosen_datum, rejected_datum
+        return RenderedPair()
+    rows = [_render_answer(answer, tokenizer, render) for answer in (chosen, rejected)]
+    if not all(row.data for row in rows):
+        return RenderedPair()
+    first, second = rows[0].data[0], rows[1].data[0]
+    if _same_tokens(first, second):
+        return RenderedPair(equal=True)
+    return RenderedPair((first, second), sum(row.counts.truncated for row in rows))
 
 
-def _datum(answer: Conversation, tokenizer: Tokenizer, render: RenderDataset) -> Datum | None:
-    """Return the datum of an answer, or None if it is dropped; raises DataError for several."""
-    data = render.datums(answer, tokenizer)
-    if len(data) > 1:
+def _same_tokens(first: Datum, second: Datum) -> bool:
+    return all(
+        np.array_equal(one, other)
+        for one, other in (
+            (first.tokens, second.tokens),
+            (first.targets, second.targets),
+            (first.loss_inputs["weights"], second.loss_inputs["weights"]),
+        )
+    )
+
+
+def _render_answer(
+    answer: Conversation, tokenizer: Tokenizer, render: RenderDataset
+) -> RenderedRow:
+    """Render an answer to at most one datum; raises DataError for several."""
+    row = render_row(answer, tokenizer, render)
+    if len(row.data) > 1:
         raise DataError(
-            f"{answer.where}: the answer renders to {len(data)} sequences, because the chat "
+            f"{answer.where}: the answer renders to {len(row.data)} sequences, because the chat "
             "template rewrites earlier messages, but a pair needs exactly one per answer. Set "
             "rendering.train_on=last_assistant_turn."
         )
-    return data[0] if data else None
+    return row
 
 
 def _with_answer(chosen: Conversation, text: str) -> Conversation:

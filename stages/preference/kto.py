@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.prompts import prompt_messages
-from stages.chat.render import RenderDataset
+from stages.chat.render import RenderDataset, render_row
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.bad_rows import BadRow, BadRows
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
@@ -163,6 +163,45 @@ def with_last_turn_as_answer(conversation: Conversation) -> Conversation:
     return replace(conversation, prompt_length=prompt_length)
 
 
+@dataclass(frozen=True)
+class RenderedAnswer:
+    """A labelled answer as a datum."""
+
+    datum: Datum
+    good: bool
+    truncated: bool  # cut to max_tokens
+
+    @property
+    def key(self) -> bytes:
+        """Bytes that are equal for the same tokens of prompt and answer."""
+        return self.datum.tokens.tobytes() + self.datum.targets[-1:].tobytes()
+
+
+@dataclass(frozen=True)
+class RenderedAnswers:
+    """The labelled answers of one set, rendered."""
+
+    answers: Sequence[RenderedAnswer]
+    equal: int  # answers left out because, once cut, they equal one with the other label
+
+    @property
+    def good(self) -> int:
+        """The number of good answers."""
+        return sum(answer.good for answer in self.answers)
+
+    def metrics(self) -> Metrics:
+        """Return the counts of a training set."""
+        return Metrics(
+            {
+                "data/answers": float(len(self.answers)),
+                "data/good": float(self.good),
+                "data/tokens": float(sum(len(answer.datum.tokens) for answer in self.answers)),
+                "data/truncated": float(sum(answer.truncated for answer in self.answers)),
+                "data/equal_answers": float(self.equal),
+            }
+        )
+
+
 class RenderLabelledAnswers(Stage):
     """Render answers to datums, each paired with its prompt and a mismatched answer.
 
@@ -183,22 +222,17 @@ class RenderLabelledAnswers(Stage):
         labelled: LabelledAnswers,
         tokenizer: Tokenizer,
     ) -> tuple[Pairs, Metrics]:
-        sets = dict[str, tuple[Pair, ...]]()
+        sets = dict[str, RenderedAnswers]()
         for name, rows in comparisons.sets().items():
             answers = [*_label_both(name, rows, rejections), *labelled.sets[name]]
-            sets[name] = self._pairs(answers, tokenizer)
+            sets[name] = self._answers(answers, tokenizer)
         train = sets.pop("")
-        good = sum(float(datum.loss_inputs["labels"].max() > 0) for datum, _ in train)
-        held_out = {name: pairs for name, pairs in sets.items() if pairs}
-        self._check(len(train), good, len(held_out))
-        return Pairs(train, held_out), Metrics(
-            {
-                "data/answers": float(len(train)),
-                "data/good": good,
-                "data/tokens": float(sum(len(datum.tokens) for datum, _ in train)),
-                "data/held_out_answers": float(sum(map(len, held_out.values()))),
-            }
-        )
+        held_out = {name: self._pairs(part) for name, part in sets.items() if part.answers}
+        self._check(train, list(sets.values()))
+        metrics = train.metrics()
+        metrics["data/held_out_answers"] = float(sum(map(len, held_out.values())))
+        metrics["data/held_out_equal_answers"] = float(sum(part.equal for part in sets.values()))
+        return Pairs(self._pairs(train), held_out), metrics
 
     def preview(
         self,
@@ -209,47 +243,66 @@ class RenderLabelledAnswers(Stage):
     ) -> EpochSize:
         """Return the size of an epoch, with mismatched answers as long as the others on average."""
         rows = [*_label_both("", comparisons.train, SampledRejections({})), *labelled.sets[""]]
-        sizes = [len(datum.tokens) for datum, _ in self._datums(rows, tokenizer)]
-        if not sizes:
-            raise DataError(
-                f"nothing to train on: all {len(rows)} answers are dropped, because they do not "
-                f"fit into max_tokens={self.render.max_tokens}. Raise rendering.max_tokens."
-            )
+        rendered = self._answers(rows, tokenizer)
+        if not rendered.answers:
+            raise DataError(f"nothing to train on: {self._reasons([rendered])}.")
+        sizes = [len(answer.datum.tokens) for answer in rendered.answers]
         unsampled = unsampled_tokens(comparisons.train, tokenizer, self.render, mistakes)
         total = 2 * sum([*sizes, *unsampled])
         bound = AT_MOST if unsampled else ""
         return EpochSize(len(sizes) + len(unsampled), "answers", total, bound)
 
-    def _check(self, count: int, good: float, held_out: int) -> None:
+    def _check(self, train: RenderedAnswers, held_out: Sequence[RenderedAnswers]) -> None:
         """Raise DataError if there is nothing to train on, or nothing to evaluate on."""
-        limit = f"max_tokens={self.render.max_tokens}"
+        count = len(train.answers)
         if not count:
+            raise DataError(f"nothing to train on: {self._reasons([train])}.")
+        if not 0 < train.good < count:
+            left_out = f" ({self._reasons([train])})" if train.equal else ""
             raise DataError(
-                f"nothing to train on: no answer fits into {limit} (raise rendering.max_tokens), "
-                "or the chat template changes all answers."
-            )
-        if not 0 < good < count:
-            raise DataError(
-                f"{good:.0f} of {count} answers to train on are good, but KTO needs good and bad "
-                "ones. Add rows, or, if the model samples the bad ones, sample more "
+                f"{train.good} of {count} answers to train on are good{left_out}, but KTO needs "
+                "good and bad ones. Add rows, or, if the model samples the bad ones, sample more "
                 "(mistakes.tries)."
             )
-        if not held_out:
+        if not any(part.answers for part in held_out):
             raise DataError(
-                f"nothing to evaluate on: no held-out answer fits into {limit}. Hold out more rows "
-                "(reading.held_out), or raise rendering.max_tokens."
+                f"nothing to evaluate on: {self._reasons(held_out)}. Or hold out more rows "
+                "(reading.held_out)."
             )
 
-    def _datums(
-        self, rows: Sequence[LabelledAnswer], tokenizer: Tokenizer
-    ) -> Iterator[tuple[Datum, bool]]:
-        """Yield the datums of all answers, each with its label."""
-        for row in rows:
-            for datum in self.render.datums(row.conversation, tokenizer):
-                yield datum, row.good
+    def _reasons(self, parts: Sequence[RenderedAnswers]) -> str:
+        """Return the reasons why no answer of these sets is left, and how to fix them."""
+        limit = f"max_tokens={self.render.max_tokens}"
+        if equal := sum(part.equal for part in parts):
+            return (
+                f"{equal} answers are left out because, once cut to {limit}, they have the same "
+                "tokens as an answer with the other label: raise rendering.max_tokens"
+            )
+        return (
+            f"no answer fits into {limit} (raise rendering.max_tokens), or the chat template "
+            "changes all answers"
+        )
 
-    def _pairs(self, rows: Sequence[LabelledAnswer], tokenizer: Tokenizer) -> tuple[Pair, ...]:
-        data = [_labelled(datum, good) for datum, good in self._datums(rows, tokenizer)]
+    def _answers(self, rows: Sequence[LabelledAnswer], tokenizer: Tokenizer) -> RenderedAnswers:
+        """Render answers, without those that are equal to one of the other label once cut."""
+        answers: list[RenderedAnswer] = []
+        for row in rows:
+            rendered = render_row(row.conversation, tokenizer, self.render)
+            for datum in rendered.data:
+                truncated = len(datum.tokens) + 1 == self.render.max_tokens
+                is_cut = bool(rendered.counts.truncated) and truncated
+                answers.append(RenderedAnswer(datum, row.good, is_cut))
+        labels: dict[bytes, set[bool]] = {}
+        for answer in answers:
+            labels.setdefault(answer.key, set()).add(answer.good)
+        cut = {answer.key for answer in answers if answer.truncated}
+        kept = [
+            answer for answer in answers if answer.key not in cut or len(labels[answer.key]) == 1
+        ]
+        return RenderedAnswers(kept, len(answers) - len(kept))
+
+    def _pairs(self, rendered: RenderedAnswers) -> tuple[Pair, ...]:
+        data = [_labelled(answer.datum, answer.good) for answer in rendered.answers]
         others = other_prompts([_prompt(datum).tobytes() for datum in data])
         return tuple(
             (datum, self._mismatched(datum, data, other))

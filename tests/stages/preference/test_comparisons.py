@@ -11,8 +11,8 @@ import pytest
 from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
-from kitchen.ports import Done
-from kitchen.types import Datum, Sampled
+from kitchen.ports import Done, Tokenizer
+from kitchen.types import Datum, Metrics, Sampled
 from recipes._base import EpochRecipe
 from recipes.dpo import Dpo
 from recipes.kto import Kto
@@ -24,13 +24,24 @@ from stages.preference.comparisons import (
     TRAIN_ON_ANSWERS,
     Comparison,
     Comparisons,
+    MistakesConfig,
     RenderPairs,
     SampledRejections,
     SampleRejectedAnswers,
     comparison,
+    epoch_size,
 )
 from tests.support.no_chat_template import PlainTokenizer
 from tests.support.thoughts import ThoughtStrippingTokenizer
+
+
+class StrippingTokenizer(ByteTokenizer):
+    """A chat template that strips white space around messages, as that of Llama 3 does."""
+
+    def render(self, messages: Any, **options: Any) -> Any:
+        stripped = [{**message, "content": message["content"].strip()} for message in messages]
+        return super().render(stripped, **options)
+
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}]
 
@@ -339,6 +350,84 @@ def test_marked_answers_of_pairs_are_trained_on() -> None:
         Comparisons((row,), {"held": (row,)}), SampledRejections({}), ByteTokenizer()
     )
     assert [trained_text(datum) for datum in pairs.train[0]] == ["four", "five"]
+
+
+THOUGHT = "Let me think about this. "
+
+
+def cut_pairs(
+    rows: list[dict[str, Any]], max_tokens: int, tokenizer: Tokenizer | None = None
+) -> tuple[list[list[str]], Metrics]:
+    """Return the trained texts of pairs cut to max_tokens, and the metrics."""
+    found = [comparison(row, f"here:{at}") for at, row in enumerate(rows)]
+    held_out = comparison({"prompt": "q", "chosen": "1", "rejected": "2"}, "held:1")
+    pairs, metrics = RenderPairs(
+        RenderDataset("last_assistant_turn", max_tokens, overlong="truncate")
+    ).run(
+        Comparisons(found, {"held": (held_out, *found)}),
+        SampledRejections({}),
+        tokenizer or ByteTokenizer(),
+    )
+    return [[trained_text(datum) for datum in pair] for pair in pairs.train], metrics
+
+
+LATE: list[dict[str, Any]] = [
+    {"prompt": "q", "chosen": THOUGHT + "Yes", "rejected": THOUGHT + "No"},
+    {
+        "chosen": [user("q"), assistant(THOUGHT + "Yes")],
+        "rejected": [user("q"), assistant(THOUGHT + "No")],
+    },
+    {
+        "prompt": [user("q")],
+        "chosen": [assistant(THOUGHT + "call(4)"), tool("4"), assistant("Yes")],
+        "rejected": [assistant(THOUGHT + "call(5)"), tool("5"), assistant("No")],
+    },
+]
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_pairs_that_are_equal_once_cut_are_dropped(late: dict[str, Any]) -> None:
+    early = {"prompt": "q", "chosen": "Yes. " + THOUGHT, "rejected": "No. " + THOUGHT}
+    short = {"prompt": "q", "chosen": "Yes", "rejected": "No. " + THOUGHT}
+    texts, metrics = cut_pairs([late, early, late, short], 12)
+    assert texts == [["Yes. Let", "No. Let "], ["Yes", "No. Let "]]
+    assert metrics["data/rows"] == 4
+    assert metrics["data/pairs"] == 2
+    assert metrics["data/equal_pairs"] == 2
+    assert metrics["data/truncated"] == 3, "both answers of one pair, and one of the other"
+    assert metrics["data/held_out_pairs"] == 3
+    assert metrics["data/held_out_equal_pairs"] == 2
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_only_pairs_that_are_equal_once_cut(late: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"nothing to train on: .* 2 of 2 rows .*max_tokens=12 "):
+        cut_pairs([late, late], 12)
+    with pytest.raises(DataError, match=r"nothing to train on: .* 1 of 1 rows .*max_tokens=12 "):
+        epoch_size(
+            [comparison(late, "here:1")],
+            ByteTokenizer(),
+            RenderDataset("last_assistant_turn", 12, overlong="truncate"),
+            MistakesConfig(),
+        )
+
+
+def test_answers_that_a_template_renders_equally_are_dropped() -> None:
+    spaced = {"prompt": "q", "chosen": "Yes", "rejected": "Yes "}
+    other = {"prompt": "q", "chosen": "Yes", "rejected": "No"}
+    texts, metrics = cut_pairs([spaced, other], 99, StrippingTokenizer())
+    assert texts == [["Yes", "No"]]
+    assert (metrics["data/equal_pairs"], metrics["data/truncated"]) == (1, 0)
+
+
+def test_a_sampled_rejection_that_is_equal_once_cut_is_dropped() -> None:
+    row = comparison({"prompt": "q", "completion": THOUGHT + "Yes"}, "here:1")
+    render = RenderDataset("last_assistant_turn", 12, overlong="truncate")
+    sampled = SampledRejections({"": {0: THOUGHT + "No", 1: "No"}, "held": {0: "No"}})
+    pairs, metrics = RenderPairs(render).run(
+        Comparisons((row, row), {"held": (row,)}), sampled, ByteTokenizer()
+    )
+    assert len(pairs.train) == metrics["data/equal_pairs"] == 1
 
 
 def test_a_row_may_have_no_rejected_answer() -> None:

@@ -196,6 +196,40 @@ def test_labels_are_of_answers_only(row: dict[str, Any], trained: str, train_on:
     assert int(labelled_tokens.sum()) == int((pairs.train[0][0].loss_inputs["weights"] != 0).sum())
 
 
+GOOD_ROW = {"prompt": "q", "completion": "Let me think. Yes", "label": True}
+BAD_ROW = {"prompt": "q", "completion": "Let me think. No", "label": False}
+PAIR = {"prompt": "q", "chosen": "Let me think. Yes", "rejected": "Let me think. No"}
+
+
+@pytest.mark.parametrize(
+    ("late", "left_out"), [([GOOD_ROW, BAD_ROW], 2), ([PAIR], 2), ([GOOD_ROW, PAIR, GOOD_ROW], 4)]
+)
+def test_answers_of_both_labels_that_are_equal_once_cut(
+    late: list[dict[str, Any]], left_out: int
+) -> None:
+    other = [
+        {"prompt": "r", "completion": "Let me think. No", "label": False},  # of another prompt
+        {"prompt": "r", "completion": "Yes", "label": True},  # not cut
+        {"prompt": "r", "completion": "Yes", "label": False},  # raters disagree
+    ]
+    comparisons, labels, *_ = LoadLabelledAnswers("some").run(
+        FakeDatasets({"some": {"train": [*late, *other], "held": [*late, *ROWS]}})
+    )
+    stage = RenderLabelledAnswers(RenderDataset(max_tokens=10, overlong="truncate"))
+    pairs, metrics = stage.run(comparisons, SampledRejections({}), labels, ByteTokenizer())
+    assert [answer(datum) for datum, _ in pairs.train] == ["Let me", "Yes", "Yes"]
+    assert metrics["data/answers"] == 3
+    assert metrics["data/equal_answers"] == metrics["data/held_out_equal_answers"] == left_out
+    assert metrics["data/truncated"] == 1
+    comparisons, labels, *_ = LoadLabelledAnswers("some").run(
+        FakeDatasets({"some": {"train": late, "held": ROWS}})
+    )
+    with pytest.raises(
+        DataError, match=rf"nothing to train on: {left_out} answers .*max_tokens=10"
+    ):
+        stage.run(comparisons, SampledRejections({}), labels, ByteTokenizer())
+
+
 @pytest.mark.parametrize(
     "sets",
     [
