@@ -13,7 +13,7 @@ from adapters.fake.tokenizer import VOCABULARY, ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports import Done
-from kitchen.types import Array
+from kitchen.types import Array, Sampled
 from stages.chat.conversations import parse_conversation
 from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
@@ -121,11 +121,56 @@ def test_kl_is_measured_on_the_answer_tokens(
     seeds = [3, crc32(b"kl"), crc32(b"")]
     sampled = asyncio.run(sample_answers(student, prompts, seeds, max_tokens=9))
     answers = [sampled[0][0], sampled[1][0]]
-    exact = [one.logprobs.sum(dtype=float) - teacher.values[one.tokens].sum() for one in answers]
-    assert found["kl"] == pytest.approx(np.mean(exact), rel=1e-6)
+    differences = [teacher.values[one.tokens] - one.logprobs for one in answers]
+    estimates = [float((np.exp(each) - 1 - each).sum()) for each in differences]
+    assert found["kl"] == pytest.approx(np.mean(estimates), rel=1e-6)
     assert found["kl_per_token"] == pytest.approx(
-        sum(exact) / sum(len(one.tokens) for one in answers), rel=1e-6
+        sum(estimates) / sum(len(one.tokens) for one in answers), rel=1e-6
     )
+
+
+def test_the_kl_estimate_is_unbiased_and_never_negative() -> None:
+    """A student and a teacher whose probabilities depend only on the token: KL = sum p log p/q."""
+    draw = np.random.default_rng(2)
+    raw = draw.normal(size=VOCABULARY)
+    for scale in (0.003, 0.03, 0.3):
+        shifted = raw + scale * draw.normal(size=VOCABULARY)
+        student: Any = FixedTeacher(np.exp(raw) / np.exp(raw).sum())
+        teacher: Any = FixedTeacher(np.exp(shifted) / np.exp(shifted).sum())
+        chances = np.exp(student.values)
+        exact = float(chances @ (student.values - teacher.values))
+        estimates = [kl_of(student, teacher, seed) for seed in range(40)]
+        spread = float(np.std([estimate for estimate, _ in estimates]))
+        mean = float(np.mean([estimate for estimate, _ in estimates]))
+        assert mean == pytest.approx(exact, abs=4 * spread / 40**0.5)
+        assert spread < 0.2 * exact, "the mean log-ratio has a spread of about sqrt(2 exact / n)"
+        assert min(low for _, low in estimates) >= 0
+
+
+def kl_of(student: Any, teacher: Any, seed: int) -> tuple[float, float]:
+    """Return the KL per token and the lower end of the interval of the KL per answer."""
+    chances = np.exp(student.values) / np.exp(student.values).sum()
+    tokens = np.random.default_rng(seed).choice(len(chances), (32, 30), p=chances)
+    answers = [Sampled(row, student.values[row].astype(np.float32), "length") for row in tokens]
+    rows = tuple(
+        parse_conversation({"prompt": "?" * n, "completion": "!"}, f"rows:{n}")
+        for n in range(1, 33)
+    )
+    weights = FixedAnswers(student, answers)
+    how = MeasureKL("its", RenderDataset(), max_tokens=30, seed=seed)
+    held_out = HeldOut({"held": rows})
+    found, table = asyncio.run(measure_kl(weights, teacher, ByteTokenizer(), held_out, how))
+    return found["kl_per_token"], float(table.rows[0][1].split("[")[1].split(",")[0])
+
+
+class FixedAnswers:
+    """A sampler that returns these answers in turn, and scores as another one."""
+
+    def __init__(self, scorer: Any, answers: list[Sampled]) -> None:
+        self.logprobs, self._answers = scorer.logprobs, iter(answers)
+
+    def sample(self, prompt: Any, **options: Any) -> Any:
+        return Done([next(self._answers)])
 
 
 def test_top_k_is_at_most_the_vocabulary(student: BigramPolicy, teacher: Any) -> None:
