@@ -14,6 +14,7 @@ from typing import Any
 from kitchen.errors import ConfigError
 from kitchen.ports.blobs import BlobStore
 
+_UNKNOWN_HOST = "an unknown host (its claim is damaged)"
 _UNKNOWN = "unknown"  # start time of a process, where the system does not report it
 
 
@@ -38,10 +39,10 @@ def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[No
         for other_name, other in _claims(blobs, run):
             if other_name == name:
                 continue
-            disregarded = take_over and other.get("host") != claim["host"]
+            disregarded = take_over and other["host"] != claim["host"]
             if _may_be_alive(other) and not disregarded:
                 raise InUse(
-                    f"run {run!r} is in use by process {other.get('pid')} on {other.get('host')}; "
+                    f"run {run!r} is in use by process {other['pid']} on {other['host']}; "
                     "wait for it or stop it; if that host is gone, take it over (--take-over)"
                 )
             blobs.delete(other_name)
@@ -58,15 +59,23 @@ def in_use(blobs: BlobStore, run: str) -> bool:
 def _claims(blobs: BlobStore, run: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
     """Return the claims on a run with the names of their blobs."""
     claims = [(name, blobs.read(name)) for name in blobs.list(f"{run}/lease/")]
-    return [(name, json.loads(data)) for name, data in claims if data]
+    return [(name, _parse_claim(data)) for name, data in claims if data is not None]
+
+
+def _parse_claim(data: bytes) -> Mapping[str, Any]:
+    """Return a claim; a damaged one is of an unknown process on an unknown host."""
+    try:
+        claim = json.loads(data)
+        return {"host": claim["host"], "pid": int(claim["pid"]), "born": str(claim["born"])}
+    except (ValueError, KeyError, TypeError):
+        return {"host": _UNKNOWN_HOST, "pid": "?", "born": ""}
 
 
 def _may_be_alive(claim: Mapping[str, Any]) -> bool:
     """Return whether the holder still runs; on another host it counts as alive."""
-    if claim.get("host") != socket.gethostname():
+    if claim["host"] != socket.gethostname():
         return True
-    started = _start_time(int(claim["pid"]))
-    return bool(started == claim["born"] != "")
+    return bool(_start_time(claim["pid"]) == claim["born"] != "")
 
 
 def _start_time(pid: int) -> str:

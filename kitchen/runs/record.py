@@ -30,7 +30,7 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.progress import Progress
 from kitchen.runs.code import OtherCode, changed_modules, code_digests
 from kitchen.runs.jsonl import Journal
-from kitchen.runs.store import read_run
+from kitchen.runs.store import read_run, write_run
 from kitchen.secrets import masked
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Samples, Table
@@ -238,9 +238,7 @@ class RunRecord(Observer):
                 "done": progress.done,
             }
         self._json["attempts"][-1]["seconds"] = round(time.perf_counter() - self._started, 3)
-        self._blobs.write(
-            f"{self._run}/run.json", json.dumps(masked(self._json), indent=2, default=str).encode()
-        )
+        write_run(self._blobs, self._run, masked(self._json))
 
 
 def _traceback(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -12,10 +13,11 @@ from typing import Any
 
 from kitchen.config.order import Order
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.ports.blobs import BlobStore, top_folders
+from kitchen.ports.blobs import BlobStore, sha256, top_folders
 from kitchen.runs.jsonl import read_lines
 from kitchen.runs.lock import in_use
 
+_DIGEST = re.compile(rb'\{\n  "sha256": "([^"\n]*)",')  # first line of run.json, of what follows
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # keys of run.json; records of the first development versions lack the last ones
 _REQUIRED_KEYS = ("run", "recipe", "order", "attempts", "facts", "status", "rendering", "metrics")
@@ -94,13 +96,25 @@ def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
     return _parse_record(blobs, run, data)
 
 
+def write_run(blobs: BlobStore, run: str, record: Mapping[str, Any]) -> None:
+    """Write run.json, with the SHA-256 of what follows in its first line."""
+    body = json.dumps(record, indent=2, default=str)[1:]
+    blobs.write(f"{run}/run.json", f'{{\n  "sha256": "{sha256(body)}",{body}'.encode())
+
+
 def _parse_record(blobs: BlobStore, run: str, data: bytes) -> dict[str, Any]:
     name = f"{run}/run.json"
+    digest = _DIGEST.match(data)
+    if digest and hashlib.sha256(data[digest.end() :]).hexdigest().encode() != digest[1]:
+        raise ConfigError(
+            f"{blobs.locate(name)} is damaged: its SHA-256 differs; restore it from a copy, or, if "
+            "you edited it, delete the line of its 'sha256'"
+        )
     try:
         record = json.loads(data)
     except ValueError as error:
         raise ConfigError(
-            f"{blobs.locate(name)} is not JSON ({error}); the run cannot be read"
+            f"{blobs.locate(name)} is not JSON ({error}); restore it from a copy"
         ) from error
     for key in _REQUIRED_KEYS:
         if not isinstance(record, dict) or key not in record:
@@ -108,6 +122,7 @@ def _parse_record(blobs: BlobStore, run: str, data: bytes) -> dict[str, Any]:
                 f"{blobs.locate(name)} has no {key!r}: it is not the record of a run, or an "
                 "earlier version of crucible-kitchen wrote it; read it with that version"
             )
+    record.pop("sha256", None)
     return dict(record)
 
 
@@ -133,7 +148,8 @@ def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, An
         rows = [json.loads(line) for line in read_lines(blobs, file)]
     except ValueError as error:
         raise ConfigError(
-            f"{blobs.locate(file)} is not JSON ({error}); the run cannot be read"
+            f"{blobs.locate(file)} is not JSON ({error}); restore it from a copy, or delete the "
+            "damaged line"
         ) from error
     # of checkpoints that were saved again under the same path, the last row counts
     return list({row["path"]: row for row in rows}.values()) if name == "checkpoints" else rows

@@ -1,6 +1,8 @@
-"""Runs killed by SIGKILL at random points resume, and then equal a run that was never killed.
+"""Runs that were killed or damaged resume as if nothing had happened, or are refused.
 
-A third of the kills are inside the write of a checkpoint.
+Runs killed by SIGKILL at random points resume, and then equal a run that was never killed. A third
+of the kills are inside the write of a checkpoint. Runs with a flipped bit in any of their files
+equal it too, or end in our own error.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 KILLS = int(os.environ.get("KITCHEN_SOAK", "0"))  # of each run; 0: a number for each test
+FLIPS = 5 * KILLS
 
 
 def soak(
@@ -25,16 +28,19 @@ def soak(
     ahead: int,
     kills: int,
     capsys: pytest.CaptureFixture[str],
+    script: str = "victims.py",
 ) -> list[dict[str, Any]]:
-    """Kill and resume runs in another process; return what it reports of each kill."""
+    """Kill and resume runs in another process; return what it reports of each kill.
+
+    With the script `flips.py`, flip a bit before each resume instead.
+    """
     seed = random.SystemRandom().randrange(10**6)
     with capsys.disabled():
-        print(f" recipe={recipe} backend={backend} ahead={ahead} kills={kills} seed={seed}")
-    script = Path(__file__).with_name("victims.py")
+        print(f" {script} recipe={recipe} backend={backend} ahead={ahead} n={kills} seed={seed}")
     arguments = [folder, recipe, backend, ahead, kills, seed]
     root = Path(__file__).parents[2]
     process = subprocess.run(
-        [sys.executable, str(script), *map(str, arguments)],
+        [sys.executable, str(Path(__file__).with_name(script)), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -121,3 +127,30 @@ def test_local_runs_resume_after_kills(
     kills = KILLS or 3
     rows = soak(tmp_path, recipe, "peft", ahead, kills, capsys)
     assert [row["same"] for row in rows] == [True] * kills
+
+
+@pytest.mark.parametrize(
+    "recipe, backend, flips",
+    [
+        ("sl_basic", "fake", 12),
+        *(
+            pytest.param(recipe, backend, flips, marks=pytest.mark.slow)
+            for recipe, backend, flips in (
+                ("sl_basic", "fake", 60),
+                ("dpo_mistakes", "fake", 20),
+                ("rl", "fake", 40),
+                ("evaluate", "fake", 20),
+                ("rlhf_own", "fake", 20),
+                ("sl_basic", "peft", 20),
+                ("distillation", "peft", 10),
+            )
+        ),
+    ],
+)
+def test_flipped_bits_are_harmless_or_refused(
+    recipe: str, backend: str, flips: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flips = FLIPS or flips
+    rows = soak(tmp_path, recipe, backend, 1, flips, capsys, "flips.py")
+    assert len(rows) == flips
+    assert {row["outcome"] for row in rows} <= {"same", "refused", "detected"}

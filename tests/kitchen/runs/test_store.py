@@ -12,7 +12,8 @@ import pytest
 import kitchen
 from adapters.fake.blobs import FakeBlobs
 from kitchen.errors import ConfigError, KitchenError
-from kitchen.runs.store import list_runs, run_names
+from kitchen.runs.lock import InUse, lease
+from kitchen.runs.store import list_runs, read_run, run_names
 from recipes.sl_basic import SlBasic
 from tests.support.commands import in_folder
 
@@ -76,6 +77,37 @@ def test_order_of_another_version_is_named(tmp_path: Path) -> None:
         file.write_text(json.dumps(record))
         with pytest.raises(ConfigError, match=r"dish/run.json: its 'order' cannot be read.*colour"):
             kitchen.resume("dish")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b'"status": "completed"', b'"status": "complgted"'), (b'"seconds": ', b'"seconds": 1')],
+)
+def test_a_changed_record_is_named_and_listed(before: bytes, after: bytes) -> None:
+    blobs = FakeBlobs()
+    kitchen.run(SlBasic, settings=SETTINGS, training="fake", blobs=blobs, name="dish")
+    data = blobs.read("dish/run.json") or b""
+    digest, rest = data.split(b"\n", 2)[1:]
+    changed = rest.replace(before, after, 1)
+    assert changed != rest
+    blobs.write("dish/run.json", b"\n".join((b"{", digest, changed)))
+    with pytest.raises(ConfigError, match=r"dish/run.json is damaged.*'sha256'"):
+        read_run(blobs, "dish")
+    [row] = list_runs(blobs)
+    assert (row.id, row.status) == ("dish", "unreadable")
+    blobs.write("dish/run.json", b"{" + changed)  # edited on purpose
+    assert read_run(blobs, "dish") == json.loads(b"{" + changed)
+
+
+@pytest.mark.parametrize("claim", [b"", b"{}", b"[1]", b"\xff", b'{"host": 1}', b'{"pid": "x"'])
+def test_a_damaged_lease_is_taken_over_on_request(claim: bytes) -> None:
+    blobs = FakeBlobs()
+    blobs.write("dish/lease/0.json", claim)
+    with pytest.raises(InUse, match="damaged"), lease(blobs, "dish"):
+        pass
+    with lease(blobs, "dish", take_over=True):
+        assert len(blobs.list("dish/lease/")) == 1
+    assert not blobs.list("dish/lease/")
 
 
 def test_folders_that_are_no_runs_are_not_listed() -> None:
