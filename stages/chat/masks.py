@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from kitchen.errors import DataError
 from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Mask, Tokens
 from stages.chat.conversations import Conversation
+from stages.chat.joining import encode_continuation, starts_with
+from stages.chat.left_out import missing_text
 
 TrainOn = Literal[
     "last_assistant_message",
@@ -24,6 +26,7 @@ TrainOn = Literal[
     "all_user_and_system_messages",
     "trainable",
 ]
+T_co = TypeVar("T_co", covariant=True)
 TRAIN_ON: tuple[str, ...] = get_args(TrainOn)
 MessageMask = tuple[bool, ...]  # one per message
 
@@ -46,10 +49,18 @@ class MaskedTokens:
     split: bool = False  # a prefix for one turn, because the template rewrites earlier messages
 
 
-class _PrefixRenderer(Protocol):
+class _Render(Protocol[T_co]):
     """Renders the first `count` messages and, with `answer`, the assistant's generation prompt."""
 
-    def __call__(self, count: int, answer: bool = False, /) -> Tokens: ...
+    def __call__(self, count: int, answer: bool = False, /) -> T_co: ...
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Prefixes of a rendered conversation, each rendered once; errors name the row's place."""
+
+    tokens: _Render[Tokens]
+    text: _Render[str]
 
 
 def trained_messages(conversation: Conversation, train_on: TrainOn) -> MessageMask:
@@ -109,63 +120,171 @@ def _has_later_turn(conversation: Conversation, index: int) -> bool:
 def mask_conversation(
     conversation: Conversation, tokenizer: Tokenizer, selected: MessageMask
 ) -> tuple[MaskedTokens, ...]:
-    """Render and mask a conversation: whole, or a prefix per turn if the template rewrites history.
+    """Render and mask a conversation: whole, or a prefix per turn or answer.
 
     An assistant message is trained on from its generation prompt to its first stop token,
-    inclusive; any other message from the end of the messages before it to its own end. Raises
-    DataError, with the row's place, if the template allows no such mask.
+    inclusive; any other message from the end of the messages before it to its own end. The tokens
+    before an answer are those of its prompt at inference: a template that rewrites history gives
+    a sequence per turn, and an answer whose first token would reach into the prompt gets a
+    sequence of its own. Raises DataError, with the row's place, if the template allows no such
+    mask, or if it leaves out text that is trained on.
     """
-    prefix = prefix_renderer(conversation, tokenizer)
-    whole = _masked(conversation, prefix, selected, tokenizer)
+    prefixes = render_prefixes(conversation, tokenizer)
+    whole = _masked(conversation, prefixes, selected, tokenizer)
     if whole is not None:
         return (whole,)
-    return tuple(
-        _masked_turn(conversation, prefix, turn, tokenizer)
-        for turn in _turns(conversation, selected)
-    )
+    masked: list[MaskedTokens] = []
+    for turn in _turns(conversation, selected):
+        one = _masked(conversation, prefixes, turn, tokenizer)
+        answers = [index for index, is_selected in enumerate(turn) if is_selected]
+        several = (_masked_answer(conversation, prefixes, at, tokenizer) for at in answers)
+        masked += several if one is None else [one]
+    return tuple(replace(each, split=len(masked) > 1 or not selected[-1]) for each in masked)
 
 
-def prefix_renderer(conversation: Conversation, tokenizer: Tokenizer) -> _PrefixRenderer:
+def render_prefixes(conversation: Conversation, tokenizer: Tokenizer) -> Prefixes:
     """Return a memoized renderer of prefixes, whose errors name the row's place."""
     messages = [
         {"role": message.role, "content": message.content} for message in conversation.messages
     ]
 
     @cache
-    def prefix(count: int, answer: bool = False, /) -> Tokens:
+    def tokens(count: int, answer: bool = False, /) -> Tokens:
         try:
             return tokenizer.render(messages[:count], answer=answer)
         except DataError as error:
             raise DataError(f"{conversation.where}: {error}") from error
 
-    return prefix
+    @cache
+    def text(count: int, answer: bool = False, /) -> str:
+        try:
+            return tokenizer.render_text(messages[:count], answer=answer)
+        except DataError as error:
+            raise DataError(f"{conversation.where}: {error}") from error
+
+    return Prefixes(tokens, text)
 
 
 def _masked(
-    conversation: Conversation,
-    prefix: _PrefixRenderer,
-    selected: MessageMask,
-    tokenizer: Tokenizer,
+    conversation: Conversation, prefixes: Prefixes, selected: MessageMask, tokenizer: Tokenizer
 ) -> MaskedTokens | None:
     """Mask the first len(selected) messages; None if a rendered prefix does not start them."""
-    tokens = prefix(len(selected))
-    trained = np.zeros(len(tokens), bool)
+    tokens = prefixes.tokens(len(selected))
+    spans: list[tuple[int, int]] = []
     endless = 0
     for first, after in _runs(conversation, selected):
         is_assistant = conversation.messages[first].role == "assistant"
-        through = prefix(after)
-        before = prefix(first, is_assistant) if first else tokens[:0]
+        through = prefixes.tokens(after)
+        before = prefixes.tokens(first, is_assistant) if first else tokens[:0]
         end = len(through)
-        if not _starts_with(through, before):
+        if not starts_with(through, before):
             return None
         if is_assistant:
             stop = _first_stop(conversation, first, through[len(before) :], tokenizer)
-            endless += stop is None
-            end = end if stop is None else len(before) + stop + 1
-        if not _starts_with(tokens, through[:end]):
+            if stop is None:
+                through = _with_later_stop(conversation, prefixes, after, tokenizer)
+                endless += len(through) == end
+                end = len(through)
+            else:
+                end = len(before) + stop + 1
+        if after == len(selected) and len(through) > len(tokens):
+            tokens = through
+        if not starts_with(tokens, through[:end]):
             return None
-        trained[len(before) : end] = True
+        _check_written(conversation, prefixes, (first, after), tokens[len(before) : end], tokenizer)
+        spans.append((len(before), end))
+    return _masked_tokens(tokens, spans, endless)
+
+
+def _masked_tokens(tokens: Tokens, spans: Sequence[tuple[int, int]], endless: int) -> MaskedTokens:
+    trained = np.zeros(len(tokens), bool)
+    for start, end in spans:
+        trained[start:end] = True
     return MaskedTokens(tokens, trained, endless)
+
+
+def _masked_answer(
+    conversation: Conversation, prefixes: Prefixes, index: int, tokenizer: Tokenizer
+) -> MaskedTokens:
+    """Mask one answer behind its prompt, as the model would write it at inference."""
+    before = prefixes.tokens(index, True)
+    tokens = prefixes.tokens(index + 1)
+    if not starts_with(tokens, before):
+        answer = _answer_text(conversation, prefixes, index)
+        tokens = np.concatenate([before, encode_continuation(answer, tokenizer)])
+    stop = _first_stop(conversation, index, tokens[len(before) :], tokenizer)
+    end = len(tokens) if stop is None else len(before) + stop + 1
+    _check_written(conversation, prefixes, (index, index + 1), tokens[len(before) : end], tokenizer)
+    if stop is None:
+        later = _with_later_stop(conversation, prefixes, index + 1, tokenizer)
+        closing = later[len(prefixes.tokens(index + 1)) :]
+        tokens = np.concatenate([tokens, closing])
+        end = len(tokens)
+        stop = len(closing) or None
+    return _masked_tokens(tokens, [(len(before), end)], int(stop is None))
+
+
+def _answer_text(conversation: Conversation, prefixes: Prefixes, index: int) -> str:
+    """Return the text that follows the generation prompt of an answer; raises MaskError."""
+    prompt, through = prefixes.text(index, True), prefixes.text(index + 1)
+    if through.startswith(prompt):
+        return through[len(prompt) :]
+    common = _common_length(prompt, through)
+    raise MaskError(
+        f"{conversation.where}: the chat template renders message {index} differently from its "
+        f"own generation prompt, so what follows the prompt is unknown: the prompt has "
+        f"{_short(prompt[common:])} where the conversation has {_short(through[common:])}. Set "
+        "variables of the template (rendering.chat_template_kwargs), or another template "
+        "(rendering.template=FILE)",
+        index,
+    )
+
+
+def _with_later_stop(
+    conversation: Conversation, prefixes: Prefixes, count: int, tokenizer: Tokenizer
+) -> Tokens:
+    """Return the first `count` messages up to a stop token that is written before the next one.
+
+    Some templates write the end of a message only where another one follows.
+    """
+    tokens = prefixes.tokens(count)
+    if count < len(conversation.messages):
+        later = prefixes.tokens(count + 1)
+        added = later[len(tokens) :]
+        stops = np.flatnonzero(np.isin(added, tokenizer.stop_ids))
+        if starts_with(later, tokens) and len(stops):
+            end = int(stops[0]) + 1
+            if not tokenizer.decode(added[: end - 1]).strip():
+                return later[: len(tokens) + end]
+    return tokens
+
+
+def _check_written(
+    conversation: Conversation,
+    prefixes: Prefixes,
+    run: tuple[int, int],
+    trained: Tokens,
+    tokenizer: Tokenizer,
+) -> None:
+    """Raise MaskError if the template leaves out a part of messages that are trained on."""
+    first, after = run
+    written = tokenizer.decode(trained)
+    for index in range(first, after):
+        content = conversation.messages[index].content
+        if not missing_text(content, written):
+            continue
+        # special tokens and normalisers: the tokens may have another text than they encode
+        text = prefixes.text(after)
+        start = _common_length(prefixes.text(first, True), text) if first else 0
+        missing = missing_text(content, text[start:])
+        if missing:
+            raise MaskError(
+                f"{conversation.where}: the chat template leaves out a part of message {index} "
+                f"({conversation.messages[index].role}), which is trained on: {_short(missing)}. "
+                "Remove it from the row, or set a template that writes it "
+                "(rendering.template=FILE)",
+                index,
+            )
 
 
 def _runs(conversation: Conversation, selected: MessageMask) -> list[tuple[int, int]]:
@@ -215,9 +334,9 @@ def _turns(conversation: Conversation, selected: MessageMask) -> Iterator[Messag
     for index, is_selected in enumerate(selected):
         if is_selected and conversation.messages[index].role != "assistant":
             raise DataError(
-                f"{conversation.where}: the chat template rewrites earlier messages, so the tokens "
-                f"of message {index} cannot be located; train on assistant messages, or on "
-                "all_tokens (rendering.train_on)"
+                f"{conversation.where}: the chat template rewrites earlier messages, or begins "
+                f"answers otherwise than its prompt ends, so the tokens of message {index} cannot "
+                "be located; train on assistant messages, or on all_tokens (rendering.train_on)"
             )
     in_turn = [message.role in ("assistant", "tool") for message in conversation.messages]
     for is_turn, run in groupby(range(len(selected)), key=in_turn.__getitem__):
@@ -227,22 +346,12 @@ def _turns(conversation: Conversation, selected: MessageMask) -> Iterator[Messag
             yield (*[False] * indices[0], *turn)
 
 
-def _masked_turn(
-    conversation: Conversation,
-    prefix: _PrefixRenderer,
-    selected: MessageMask,
-    tokenizer: Tokenizer,
-) -> MaskedTokens:
-    masked = _masked(conversation, prefix, selected, tokenizer)
-    if masked is None:
-        raise MaskError(
-            f"{conversation.where}: the chat template renders message {selected.index(True)} "
-            "differently from its own generation prompt, so the tokens to train on cannot be "
-            "located; white space at the beginning of an answer can be the cause",
-            len(selected) - 1,
-        )
-    return replace(masked, split=True)
+def _common_length(one: str, other: str) -> int:
+    """Return the length of the longest text that both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    shorter = min(len(one), len(other))
+    return next((at for at, (left, right) in pairs if left != right), shorter)
 
 
-def _starts_with(tokens: Tokens, prefix: Tokens) -> bool:
-    return np.array_equal(tokens[: len(prefix)], prefix)
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -16,6 +16,7 @@ from kitchen.ports.sampling import Tokenizer
 from kitchen.stage import Stage
 from kitchen.types import Datum, Metrics, RenderingSettings, Table
 from stages.chat.conversations import Conversation, TrainRows
+from stages.chat.joining import encode_after
 from stages.chat.masks import (
     TRAIN_ON,
     MaskedTokens,
@@ -23,7 +24,7 @@ from stages.chat.masks import (
     MessageMask,
     TrainOn,
     mask_conversation,
-    prefix_renderer,
+    render_prefixes,
     trained_messages,
 )
 from stages.chat.token_cost import EpochSize
@@ -283,7 +284,7 @@ def _sequences(
     elif not tokenizer.chat:
         raise ConfigError("chat=true needs a chat template, and the model's tokenizer has none")
     elif how.train_on == "all_tokens":
-        tokens = prefix_renderer(conversation, tokenizer)(len(selected))
+        tokens = render_prefixes(conversation, tokenizer).tokens(len(selected))
         sequences = (MaskedTokens(tokens, np.ones(len(tokens), bool)),)
     else:
         sequences = mask_conversation(conversation, tokenizer, selected)
@@ -318,8 +319,9 @@ def _joined(
             f"a chat template; this row has messages from: {roles}. Choose an instruct model"
         )
     prompt, answer = conversation.messages
-    prompt_ids = tokenizer.encode(prompt.content, special=True)
-    answer_ids = np.append(tokenizer.encode(separator + answer.content), tokenizer.end_id)
+    prompt_ids, answer_ids = encode_after(prompt.content, separator + answer.content, tokenizer)
+    if not len(answer_ids) or answer_ids[-1] != tokenizer.end_id:
+        answer_ids = np.append(answer_ids, tokenizer.end_id)
     tokens = np.concatenate([prompt_ids, answer_ids]).astype(np.int64)
     return MaskedTokens(tokens, np.repeat(selected, [len(prompt_ids), len(answer_ids)]))
 

@@ -38,6 +38,11 @@ THINKING = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+MERGING = (
+    "{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>t{% endif %}"
+)
+
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
@@ -130,37 +135,45 @@ def test_dropped_old_thoughts_give_one_datum_per_turn(pretrained):
     assert [(masked.split, int(masked.trained.sum()) > 0) for masked in whole] == [(False, True)]
 
 
-def test_answer_merging_with_its_prompt_is_refused(pretrained):
-    tokenizer = pretrained(
-        "{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>t{% endif %}"
-    )
-    assert shown(render(talk(("u", "a"), ("a", " cup")), tokenizer), tokenizer) == [
-        "<1>ta<2><1>t[ cup<2>]"
+def test_answers_that_merge_with_the_prompt_follow_it(pretrained):
+    tokenizer = pretrained(MERGING)
+    for text in (" cup", "wo cups"):  # "two" is one token
+        assert shown(render(talk(("u", "a"), ("a", text)), tokenizer), tokenizer) == [
+            f"<1>ta<2><1>t[{text}<2>]"
+        ]
+    datum = render(talk(("u", "a"), ("a", "wo cups")), tokenizer)[0]
+    prompt = tokenizer.render([{"role": "user", "content": "a"}], answer=True)
+    answer = tokenizer.encode("wo cups<|im_end|>")
+    assert [*datum.tokens, datum.targets[-1]] == [*prompt, *answer]
+
+
+def test_merging_answers_of_one_turn_are_rendered_apart(pretrained):
+    tokenizer = pretrained(MERGING)
+    messages = talk(("u", "a"), ("a", "wo cups"), ("t", "b"), ("a", "wo"), ("u", "c"), ("a", "D"))
+    data, metrics = RenderDataset().run(TrainRows((messages,)), tokenizer)
+    assert shown(data.data, tokenizer) == [
+        "<1>ta<2><1>t[wo cups<2>]",
+        "<1>ta<2><1>two cups<2><1>tb<2><1>t[wo<2>]",
+        "<1>ta<2><1>two cups<2><1>tb<2><1>two<2><1>tc<2><1>t[D<2>]",
     ]
-    with pytest.raises(
-        DataError,
-        match=r"chats.jsonl:3: the chat template renders message 1 differently",
-    ):
-        render(talk(("u", "a"), ("a", "wo cups")), tokenizer)
+    assert metrics["data/split_rows"] == 1
+    alone = RenderDataset().run(TrainRows((talk(("u", "a"), ("a", "wo")),)), tokenizer)[1]
+    assert alone["data/split_rows"] == 0
 
 
 def test_unmaskable_model_answers_are_dropped(pretrained):
-    tokenizer = pretrained(
-        "{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>t{% endif %}"
-    )
+    tokenizer = pretrained(MERGING)
     messages = [
         replace(talk(("u", "a"), ("a", text)), sampled=True)
         for text in (" cup", "wo cups", "<|im_end|> cup")
     ]
-    assert [len(RenderDataset().datums(each, tokenizer)) for each in messages] == [1, 0, 0]
+    assert [len(RenderDataset().datums(each, tokenizer)) for each in messages] == [1, 1, 0]
     data, metrics = RenderDataset().run(TrainRows(messages), tokenizer)
-    assert (len(data.data), metrics["data/rows"], metrics["data/dropped"]) == (1, 3.0, 2.0)
-    assert pair_of(messages[0], messages[1], tokenizer, RenderDataset()) is None
-    earlier = replace(talk(("u", "a"), ("a", "wo cups"), ("u", "b"), ("a", " cup")), sampled=True)
-    with pytest.raises(DataError, match=r"chats\.jsonl:3: the chat template renders message 1"):
-        RenderDataset().datums(earlier, tokenizer)  # nobody sampled that
+    assert (len(data.data), metrics["data/rows"], metrics["data/dropped"]) == (2, 3.0, 1.0)
+    assert pair_of(messages[0], messages[2], tokenizer, RenderDataset()) is None
+    earlier = talk(("u", "a"), ("a", "<|im_end|>b"), ("u", "b"), ("a", " cup"))
+    with pytest.raises(DataError, match=r"chats\.jsonl:3: the text of message 1 contains a stop"):
+        RenderDataset().datums(replace(earlier, sampled=True), tokenizer)  # nobody sampled that
 
 
 def test_template_errors_name_the_row(pretrained):
