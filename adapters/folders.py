@@ -139,10 +139,15 @@ def model_sha256(hub: HubClient, model: str) -> str:
     return sha256(f"{digest} {base_digest} {applied}".encode()).hexdigest()
 
 
+def base_of(hub: HubClient, model: str) -> str:
+    """Return the name of the whole model: that of an adapter's base, or else `model` itself."""
+    folder = hub.fetch(model)
+    return require_base_model(model, folder) if is_adapter(folder) else model
+
+
 def model_folder(hub: HubClient, model: str) -> Path:
     """Fetch a model, or the base of an adapter, and return its folder; raises BackendError."""
-    folder = hub.fetch(model)
-    return hub.fetch(require_base_model(model, folder)) if is_adapter(folder) else folder
+    return hub.fetch(base_of(hub, model))
 
 
 def peft_base_fields(model: str, folder: Path) -> dict[str, Any]:

@@ -10,7 +10,9 @@ import numpy as np
 
 from adapters.fake.bigram import Table
 from adapters.fake.checkpoints import Arrays
+from adapters.folders import read_config
 from kitchen.backend.atomic_folder import atomic_folder
+from kitchen.errors import BackendError
 
 # configuration file to weights file, of a model and of an adapter
 _MODEL = ("config.json", "model.safetensors")
@@ -33,12 +35,22 @@ def write_folder(arrays: Arrays, folder: Path, *, merged: bool) -> None:
         (part / file).write_bytes(_to_safetensors(exported))
 
 
-def read_folder(folder: Path) -> Table | None:
-    """Return the logits of a folder that was written here; None for any other."""
+def read_folder(folder: Path) -> Arrays | None:
+    """Return the weights in a folder that was written here; None for any other.
+
+    Raises BackendError, which names the file, for a damaged one.
+    """
     for config, file in (_MODEL, _ADAPTER):
-        path = folder / config
-        if path.is_file() and json.loads(path.read_text()).get("model_type") == _TYPE:
-            return logits_of(_from_safetensors((folder / file).read_bytes()))
+        if not (folder / config).is_file():
+            continue
+        if read_config(folder, config, "weights").get("model_type") != _TYPE:
+            continue
+        try:
+            return _from_safetensors((folder / file).read_bytes())
+        except (OSError, ValueError, KeyError) as error:
+            raise BackendError(
+                f"{folder / file} cannot be read ({error}); export the weights again"
+            ) from error
     return None
 
 

@@ -77,8 +77,9 @@ class FakeTraining:
         """
         if isinstance(weights, Checkpoint):
             return FakeSampler(Bigram(logits_of(load_arrays(self._blobs, weights, _WEIGHTS))))
-        exported = _exported_logits(_check_name(weights))
-        return FakeSampler(Bigram(base_logits(weights) if exported is None else exported))
+        exported = _exported_weights(_check_name(weights))
+        logits = base_logits(weights) if exported is None else logits_of(exported)
+        return FakeSampler(Bigram(logits))
 
     def find(self, model: str) -> None:
         """Raise BackendError for an invalid model name."""
@@ -93,12 +94,14 @@ class FakeTraining:
         _check_name(model)
         return None
 
+    def lora(self, model: str) -> Lora | None:
+        """Return None: bigram weights have neither rank nor alpha."""
+        _check_name(model)
+        return None
+
     def sha256(self, model: str) -> str:
         """Return the digest of a model's name, or of the logits in an exported folder."""
-        exported = _exported_logits(_check_name(model))
-        if exported is None:
-            return name_digest(model).hex()
-        return sha256(exported.tobytes()).hexdigest()
+        return _digest(_check_name(model), _exported_weights(model))
 
     def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]:
         return list_checkpoints(self._blobs, prefix)
@@ -121,8 +124,15 @@ class FakeSession:
 
     def __init__(self, model: str, lora: Lora, blobs: BlobStore) -> None:
         self._name, self._blobs, self._lock = model, blobs, RLock()
+        exported = _exported_weights(model)
+        self._sha256 = _digest(model, exported)
         self.base: Table = base_logits(model)
         self.adapter = Adapter(lora.seed)
+        if exported is not None and "logits" in exported:
+            self.base = logits_of(exported)
+        elif exported is not None:
+            self.base = exported["base"]
+            self.adapter.a, self.adapter.b = exported["a"], exported["b"]
         self.model = self.adapter.apply(self.base)
         self.gradient: Table | None = None  # with respect to B; None if none is pending
         self._optimiser = AdamW()
@@ -135,7 +145,7 @@ class FakeSession:
         return Facts(
             {
                 "model": self._name,
-                "model.sha256": name_digest(self._name).hex(),
+                "model.sha256": self._sha256,
                 "model.dtype": "float64",
                 "machine.device": "none",
                 "machine.numpy": np.__version__,
@@ -282,10 +292,17 @@ def _named_loss_grads(
     return {"loss:sum": total}, [grads for _, grads in pairs]
 
 
-def _exported_logits(model: str) -> Table | None:
-    """Return the logits in an exported folder; None for any other name or folder."""
+def _exported_weights(model: str) -> Arrays | None:
+    """Return the weights in an exported folder; None for any other name or folder."""
     kind, _, folder = model.partition(":")
     return read_folder(Path(folder).expanduser()) if kind == "path" else None
+
+
+def _digest(model: str, exported: Arrays | None) -> str:
+    """Return the digest of a model's name, or of exported logits."""
+    if exported is None:
+        return name_digest(model).hex()
+    return sha256(logits_of(exported).tobytes()).hexdigest()
 
 
 def _check_name(name: str) -> str:

@@ -10,25 +10,16 @@ from typing import Any, Literal
 
 import torch
 
+from adapters.folders import CONFIG
+from adapters.peft.adapter_folder import WEIGHTS
 from adapters.peft.model.lora import LoraAdapter
-from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint
+from kitchen.errors import ConfigError, CorruptCheckpoint
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.types import Checkpoint, Lora
 
 MANIFEST = "checkpoint.json"
-WEIGHTS = "adapter_model.safetensors"
-CONFIG = "adapter_config.json"
 OPTIMISER = "optimizer.safetensors"
 MANIFEST_TYPES = {"files": dict, "lora": dict, "calls": int, "model": str, "model_sha256": str}
-BEYOND_PLAIN_LORA = (  # settings of a PEFT adapter
-    "use_dora",
-    "use_rslora",
-    "rank_pattern",
-    "alpha_pattern",
-    "modules_to_save",
-    "lora_bias",
-    "trainable_token_indices",
-)
 
 Kind = Literal["training", "weights"]
 
@@ -142,20 +133,6 @@ def checkpoint_metadata(
         "model_sha256": model_sha256,
         "lora": asdict(lora),
     }
-
-
-def lora_from_config(config: Mapping[str, Any], source: str) -> Lora:
-    """Return the LoRA settings of a PEFT adapter; raises BackendError if it is not plain LoRA."""
-    unsupported = [name for name in BEYOND_PLAIN_LORA if config.get(name)]
-    if config.get("peft_type") != "LORA" or unsupported:
-        kind = f"uses {', '.join(unsupported)}"
-        if config.get("peft_type") != "LORA":
-            kind = f"has peft_type {config.get('peft_type')!r}"
-        raise BackendError(
-            f"{source}: the adapter {kind}, and only plain LoRA is supported; merge it into its "
-            "base model with peft, and give the folder of the result"
-        )
-    return Lora(rank=int(config["r"]), alpha=float(config["lora_alpha"]))
 
 
 def _peft_config(adapter: LoraAdapter, model: str) -> bytes:

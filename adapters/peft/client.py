@@ -65,7 +65,12 @@ class PeftTraining:
         self._machine: Machine | None = None
 
     def find(self, model: str) -> None:
+        """Raise BackendError for an unknown model, or an adapter's folder that is not supported."""
         self._hub.find(model)
+        if model.startswith("path:"):
+            from adapters.peft.adapter_folder import read_adapter
+
+            read_adapter(self._hub, model)
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Return the tokenizer of a model or of an adapter's folder, fetched from the hub."""
@@ -77,12 +82,19 @@ class PeftTraining:
         """Return the hidden size in the configuration of a model or of an adapter's base."""
         return hidden_size(self._hub, model)
 
+    def lora(self, model: str) -> Lora | None:
+        """Return the rank and alpha of an adapter's folder; None for a whole model."""
+        from adapters.peft.adapter_folder import read_adapter
+
+        adapter = read_adapter(self._hub, model)
+        return None if adapter is None else adapter.lora
+
     def sha256(self, model: str) -> str:
         """Return the digest of a model, or of an adapter's folder together with its base."""
         return model_sha256(self._hub, model)
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Open a session without waiting for the model.
+        """Open a session without waiting for the model; an adapter's training continues.
 
         Errors of the model are raised by the session's futures and tokenizer.
         """

@@ -12,22 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from adapters.folders import (
-    is_adapter,
-    peft_base_fields,
-    read_config,
-    require_base_model,
-    tokenizer_files,
-)
-from adapters.peft.checkpoints import (
-    CONFIG,
-    WEIGHTS,
-    SavedCheckpoint,
-    lora_from_config,
-    read_checkpoint,
-)
+from adapters.folders import CONFIG, base_of, peft_base_fields, tokenizer_files
+from adapters.peft.adapter_folder import WEIGHTS, read_adapter
+from adapters.peft.checkpoints import SavedCheckpoint, read_checkpoint
 from adapters.peft.model.base_model import BaseModel, load_base, progress_bars_disabled
-from adapters.peft.model.lora import LoraAdapter, adapted_paths
+from adapters.peft.model.lora import LoraAdapter, adapted_paths, check_fit
 from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.sampling.frozen_model import check_base
 from adapters.peft.settings import Settings
@@ -76,31 +65,36 @@ def export(
 
 def _from_checkpoint(hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint) -> _PeftAdapter:
     saved: SavedCheckpoint = read_checkpoint(blobs, checkpoint)
-    base = hub.fetch(saved.model)
-    check_base(saved, hub.sha256(saved.model))
-    config = json.loads(saved.files[CONFIG])
+    model = base_of(hub, saved.model)
+    base, folder = hub.fetch(model), hub.fetch(saved.model)
+    check_base(saved, hub.sha256(model))
     return _PeftAdapter(
-        checkpoint.path, config, saved.files[WEIGHTS], saved.lora, saved.model, base, base
+        checkpoint.path,
+        json.loads(saved.files[CONFIG]),
+        saved.files[WEIGHTS],
+        saved.lora,
+        model,
+        base,
+        folder if tokenizer_files(folder) else base,
     )
 
 
 def _from_folder(hub: HubClient, name: str) -> _PeftAdapter:
-    folder = hub.fetch(name)
-    if not is_adapter(folder):
+    adapter = read_adapter(hub, name)
+    if adapter is None:
         raise BackendError(
             f"{name} is a whole model without an adapter, so there is nothing to export: other "
-            f"programs open it as it is, in {folder}"
+            f"programs open it as it is, in {hub.fetch(name)}"
         )
-    model, config = require_base_model(name, folder), read_config(folder)
-    base = hub.fetch(model)
+    base = hub.fetch(adapter.base)
     return _PeftAdapter(
         name,
-        config,
-        (folder / WEIGHTS).read_bytes(),
-        lora_from_config(config, name),
-        model,
+        dict(adapter.config),
+        (adapter.folder / WEIGHTS).read_bytes(),
+        adapter.lora,
+        adapter.base,
         base,
-        folder if tokenizer_files(folder) else base,
+        adapter.folder if tokenizer_files(adapter.folder) else base,
     )
 
 
@@ -109,7 +103,9 @@ def _write_merged(adapter: _PeftAdapter, hub: HubClient, folder: Path) -> None:
 
     # float32 whatever the dtype of the base: a sum rounded to bfloat16 changes results by 1e-2 nats
     base = load_base(hub, adapter.model, Settings(), torch.device("cpu"), torch.float32)
-    _merge(base, adapter.lora, load(adapter.weights), adapter.name)
+    tensors = load(adapter.weights)
+    check_fit(base.model, adapter.config, tensors, adapter.name)
+    _merge(base, adapter.lora, tensors, adapter.name)
     with progress_bars_disabled():
         base.model.save_pretrained(folder)
 

@@ -6,12 +6,12 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
+from adapters.folders import model_folder
+from adapters.peft.adapter_folder import WEIGHTS, AdapterFolder, read_adapter
 from adapters.peft.checkpoints import (
     OPTIMISER,
-    WEIGHTS,
     Kind,
     SavedCheckpoint,
     checkpoint_metadata,
@@ -26,7 +26,7 @@ from adapters.peft.runtime.worker import Worker, nested_call_error
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.sampling.requests import SubmittedFuture
 from adapters.peft.training.trainer import Trainer
-from adapters.tokenizer import FolderTokenizer, load_tokenizer
+from adapters.tokenizer import FolderTokenizer, fetch_tokenizer
 from kitchen.backend.losses import Options
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
@@ -43,16 +43,11 @@ class PeftSession:
     def __init__(self, machine: Machine, blobs: BlobStore, model: str, lora: Lora) -> None:
         self._machine, self._blobs, self._model, self._lora = machine, blobs, model, lora
         self._worker = Worker(f"training {model}")
-        self._folder = self._worker.submit(lambda: machine.hub.fetch(model), exclusive=False)
+        self._fetched = self._worker.submit(
+            lambda: model_folder(machine.hub, model), exclusive=False
+        )
         self._trainer: concurrent.futures.Future[Trainer] | Failed = self._worker.submit(
-            lambda: Trainer(
-                machine.base(model),
-                lora,
-                machine.accum_dtype,
-                machine.budget,
-                machine.lanes,
-                checkpointing=machine.settings.checkpointing,
-            )
+            lambda: _open_trainer(machine, model, lora)
         )
         self._lock, self._failure, self._closed = threading.Lock(), "", False
 
@@ -65,7 +60,7 @@ class PeftSession:
         base = self._trainer.result().base
         return Facts(
             {
-                "model": base.name,
+                "model": self._model,
                 "model.sha256": base.sha256,
                 "model.parameters": str(base.parameters),
                 "model.dtype": str(self._machine.dtype).removeprefix("torch."),
@@ -104,7 +99,7 @@ class PeftSession:
             lambda trainer: write_checkpoint(
                 self._blobs,
                 name,
-                weight_files(trainer.adapter, self._model),
+                weight_files(trainer.adapter, trainer.base.name),
                 self._metadata(trainer, "weights"),
                 overwrite=overwrite,
             )
@@ -140,8 +135,8 @@ class PeftSession:
 
     @cached_property
     def _tokenizer(self) -> FolderTokenizer:
-        folder: Path = self._folder.result()
-        return load_tokenizer(folder)
+        self._fetched.result()
+        return fetch_tokenizer(self._machine.hub, self._model)
 
     def submit(self, work: Callable[[Trainer], T], *, is_update: bool = False) -> Future[T]:
         """Queue work on the trainer, after all earlier calls.
@@ -184,7 +179,7 @@ class PeftSession:
                 "gradient; call optim_step first"
             )
         files = {
-            **weight_files(trainer.adapter, self._model),
+            **weight_files(trainer.adapter, trainer.base.name),
             OPTIMISER: save(trainer.optimiser.tensors()),
         }
         return write_checkpoint(self._blobs, name, files, self._metadata(trainer, "training"))
@@ -223,3 +218,34 @@ class PeftSession:
                 f"has {trainer.adapter.scale:g}, which would change the effect of its weights; "
                 "open the session with the alpha of the checkpoint"
             )
+
+
+def _open_trainer(machine: Machine, model: str, lora: Lora) -> Trainer:
+    """Open a trainer of new LoRA weights on a model, or of those of an adapter's folder."""
+    adapter = read_adapter(machine.hub, model)
+    if adapter is not None:
+        _check_lora(adapter, lora)
+    return Trainer(
+        machine.base(model if adapter is None else adapter.base),
+        lora,
+        machine.accum_dtype,
+        machine.budget,
+        machine.lanes,
+        checkpointing=machine.settings.checkpointing,
+        initial=adapter,
+    )
+
+
+def _check_lora(adapter: AdapterFolder, lora: Lora) -> None:
+    """Raise ConfigError unless a session has the rank and scale of the adapter it continues."""
+    if lora.rank != adapter.lora.rank:
+        raise ConfigError(
+            f"{adapter.name}: its LoRA weights have rank {adapter.lora.rank}, but this session "
+            f"would have rank {lora.rank}; open it with the rank of the adapter"
+        )
+    if lora_scale(lora) != lora_scale(adapter.lora):
+        raise ConfigError(
+            f"{adapter.name}: its LoRA weights have alpha {adapter.lora.alpha:g}, but this session "
+            f"would have alpha {lora_scale(lora) * lora.rank:g}, which would change their effect; "
+            "open it with the alpha of the adapter"
+        )

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from adapters.folders import hidden_size
+from adapters.folders import hidden_size, is_adapter
 from adapters.tinker.checkpoint_index import CheckpointIndex
 from adapters.tinker.http_client import models
 from adapters.tinker.service import Service
@@ -86,6 +86,8 @@ class TinkerTraining:
     def find(self, model: str) -> None:
         """Check that there is a key and a tokenizer; `online` asks the server for the model."""
         self._service.read_key()
+        if model.startswith("path:"):
+            _check_not_an_adapter(model)
         self._hub.find(self._tokenizer_model or model)
 
     def online(self, model: str) -> str:
@@ -117,6 +119,10 @@ class TinkerTraining:
         """Return the hidden size in the model's configuration on the hub; None if unknown."""
         self.find(model)
         return None if self._tokenizer_model else hidden_size(self._hub, model)
+
+    def lora(self, model: str) -> None:
+        """Return None: a server opens no adapter of this machine."""
+        self.find(model)
 
     def sha256(self, model: str) -> None:
         """Return None: a server reports no digest, and a tinker:// path never changes."""
@@ -168,3 +174,12 @@ class TinkerTraining:
         if isinstance(weights, Checkpoint):
             return self._checkpoints.path(weights)
         return weights
+
+
+def _check_not_an_adapter(model: str) -> None:
+    """Raise BackendError for the folder of an adapter, which is on this machine only."""
+    if is_adapter(Path(model.removeprefix("path:")).expanduser()):
+        raise BackendError(
+            f"{model} is a LoRA adapter on this machine, and a server cannot open it; use "
+            "--training peft, or name weights that the server has (tinker://..., or run:ID)"
+        )

@@ -98,7 +98,7 @@ def _overview(base: Base, weights: Weights) -> str:
         ("base model", f"`{public_name(base.name)}`" if base.name else ""),
         ("its SHA-256", base.sha256),
         ("LoRA", facts.get("lora", "")),
-        ("trained from", facts.get("weights", "")),
+        ("trained from", public_name(facts["weights"]) if "weights" in facts else ""),
         ("optimiser steps", str(checkpoint.step) if checkpoint else ""),
         ("SHA-256 of the checkpoint", checkpoint.sha256 if checkpoint else ""),
         ("dtype of the base", facts.get("model.dtype", "")),

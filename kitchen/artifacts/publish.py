@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import structlog
 
 from kitchen.artifacts.model_card import Base, model_card, public_name
-from kitchen.artifacts.weights import Weights
+from kitchen.artifacts.weights import Weights, parse_weights_name
 from kitchen.errors import BackendError, ConfigError, KitchenError
 from kitchen.ports import BlobStore, CheckpointStore, HubClient, TrainingClient
 from kitchen.ports.training import require_checkpoints
@@ -85,13 +85,19 @@ def _base(weights: Weights, folder: Path, hub: HubClient) -> Base:
     exported_name = str(config.get("base_model_name_or_path") or "")
     is_folder = Path(exported_name).is_absolute()
     model = f"path:{exported_name}" if is_folder else exported_name
-    if weights.run:
+    if weights.run and not _is_adapter_folder(weights.model):
         model = weights.model
     if is_folder:
         config["base_model_name_or_path"] = public_name(model)
         file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     sha256 = str(weights.record["facts"].get("model.sha256", "")) if weights.record else ""
     return Base(model, sha256, _license(model, hub))
+
+
+def _is_adapter_folder(model: str) -> bool:
+    """Return whether a run started from an adapter's folder; then the export names the base."""
+    name = parse_weights_name(model)
+    return name.kind == "path" and (Path(name.name).expanduser() / _CONFIG).is_file()
 
 
 def _license(model: str, hub: HubClient) -> str:

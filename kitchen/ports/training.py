@@ -87,7 +87,7 @@ class TrainingClient(Protocol):
         ...
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Open a session with fresh LoRA weights on a model."""
+        """Open a session with fresh LoRA weights on a model, or with those of an adapter."""
         ...
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
@@ -111,6 +111,14 @@ class ModelCatalog(Protocol):
 
     def hidden_size(self, model: str) -> int | None:
         """Return the hidden size of a model, or None where it is not known."""
+        ...
+
+    def lora(self, model: str) -> Lora | None:
+        """Return the rank and alpha of the LoRA weights in an adapter's folder.
+
+        A session on that name continues their training, and must have this rank and alpha. None for
+        a whole model.
+        """
         ...
 
     def sha256(self, model: str) -> str | None:

@@ -26,10 +26,19 @@ class CatalogLaws(TrainingSubject):
         size = catalog.hidden_size(self.model)
         assert size is None or size > 0
 
+    def test_a_whole_model_has_no_lora_weights(self, catalog: ModelCatalog) -> None:
+        assert catalog.lora(self.model) is None
+
     def test_the_digest_of_a_model_repeats(self, catalog: ModelCatalog) -> None:
         assert catalog.sha256(self.model) == catalog.sha256(self.model) != ""
 
     def test_an_unknown_model_is_refused_without_loading(self, catalog: ModelCatalog) -> None:
-        for lookup in (catalog.find, catalog.tokenizer, catalog.hidden_size, catalog.sha256):
+        for lookup in (
+            catalog.find,
+            catalog.tokenizer,
+            catalog.hidden_size,
+            catalog.lora,
+            catalog.sha256,
+        ):
             with pytest.raises(BackendError, match=self.unknown_model):
                 lookup(self.unknown_model)

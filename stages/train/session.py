@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 import structlog
 
-from kitchen.artifacts.weights import Weights, find_weights
+from kitchen.artifacts.weights import Weights, find_weights, parse_weights_name
 from kitchen.errors import ConfigError
 from kitchen.ports import (
     BlobStore,
@@ -19,6 +19,7 @@ from kitchen.ports import (
     TrainingSession,
     start,
 )
+from kitchen.ports.training import find_catalog
 from kitchen.stage import Need, Stage
 from kitchen.types import Checkpoint, Facts, Lora, RunId
 from stages.train.suggested_lr import TrainedModel
@@ -36,7 +37,7 @@ class FinalWeights(Checkpoint):
 
 
 class OpenSession(Stage):
-    """Open a session that trains LoRA weights on `model`: new ones, or those of run:ID."""
+    """Open a session that trains LoRA weights: new ones, or those of run:ID or an adapter."""
 
     model: str
     lora: Lora = Lora()
@@ -45,23 +46,24 @@ class OpenSession(Stage):
     def run(
         self, client: TrainingClient, blobs: BlobStore | None = None
     ) -> tuple[TrainingSession, Tokenizer, Facts]:
-        weights = find_initial_weights(self.model, self.lora, client, blobs)
-        session = client.open(weights.model, self.lora)
+        initial = find_initial_weights(self.model, self.lora, client, blobs)
+        session = client.open(initial.weights.model, initial.lora)
         try:
-            facts = load_initial_weights(session, self.lora, weights, client)
+            facts = load_initial_weights(session, initial, client)
             return session, session.tokenizer(), prefix_facts(self.prefix, facts)
         except BaseException:
             session.close()
             raise
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        find_initial_weights(self.model, self.lora, client, blobs)
+        find_initial_weights(self.model, self.lora, client, blobs, downloads=False)
 
     def preview(
         self, client: TrainingClient, models: ModelCatalog, blobs: BlobStore | None = None
     ) -> tuple[Tokenizer, TrainedModel]:
-        model = find_initial_weights(self.model, self.lora, client, blobs).model
-        alpha = self.lora.alpha if "lora_alpha" in client.capabilities else None
+        initial = find_initial_weights(self.model, self.lora, client, blobs)
+        model = initial.weights.model
+        alpha = initial.lora.alpha if "lora_alpha" in client.capabilities else None
         return models.tokenizer(model), TrainedModel(model, models.hidden_size(model), alpha)
 
     def needs(self) -> Iterable[Need]:
@@ -69,28 +71,66 @@ class OpenSession(Stage):
         return [Need(TrainingClient, name, required=False) for name in is_set if is_set[name]]
 
 
+@dataclass(frozen=True)
+class InitialWeights:
+    """The weights that a session starts from, and the LoRA configuration that it opens with."""
+
+    weights: Weights
+    lora: Lora
+    of_adapter: bool  # whether alpha and layers are those of an adapter's folder
+
+    @property
+    def shape(self) -> str:
+        """The LoRA configuration, which must be equal for saved weights to be loaded."""
+        return lora_shape(self.lora, of_adapter=self.of_adapter)
+
+
 def find_initial_weights(
-    model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | None
-) -> Weights:
-    """Find the weights to start from; raises ConfigError if their LoRA configuration differs."""
+    model: str,
+    lora: Lora,
+    client: TrainingClient,
+    blobs: BlobStore | None,
+    *,
+    downloads: bool = True,
+) -> InitialWeights:
+    """Find the weights to start from; raises ConfigError if their LoRA configuration differs.
+
+    The session must have the rank of an adapter; alpha and layers are those of the adapter. Without
+    `downloads`, only a folder is known to be an adapter.
+    """
     weights = find_weights(model, client, blobs)
+    catalog = find_catalog(client)
+    adapter = None
+    if catalog is not None and (downloads or parse_weights_name(weights.model).kind == "path"):
+        adapter = catalog.lora(weights.model)
+    if adapter is not None:
+        if adapter.rank != lora.rank:
+            raise ConfigError(
+                f"{weights.model}: the adapter has rank {adapter.rank}, but this session would "
+                f"have rank {lora.rank}; set lora_rank={adapter.rank}"
+            )
+        lora = replace(lora, alpha=adapter.alpha)
+    initial = InitialWeights(weights, lora, adapter is not None)
     saved_shape = weights.record["facts"].get("lora", "") if weights.record else ""
-    if saved_shape not in ("", lora_shape(lora)):
+    if saved_shape not in ("", initial.shape):
         raise ConfigError(
             f"{weights.name}: its LoRA weights have {saved_shape}, but this session would have "
-            f"{lora_shape(lora)}; use the settings of that run"
+            f"{initial.shape}; use the settings of that run"
         )
-    return weights
+    return initial
 
 
 def load_initial_weights(
-    session: TrainingSession, lora: Lora, weights: Weights, client: TrainingClient
+    session: TrainingSession, initial: InitialWeights, client: TrainingClient
 ) -> Facts:
     """Load weights that a run saved, if any, and return the facts that numbers depend on."""
-    facts = Facts({**session.facts(), "lora": lora_shape(lora)})
-    if isinstance(weights.source, Checkpoint):
-        session.load_weights(weights.source).result()
-        facts |= weights.facts(client)
+    facts = Facts({**session.facts(), "lora": initial.shape})
+    if isinstance(initial.weights.source, Checkpoint):
+        session.load_weights(initial.weights.source).result()
+        facts |= initial.weights.facts(client)
+    elif initial.of_adapter:
+        facts |= initial.weights.facts(client)
+        log.info(f"training continues from the adapter {initial.weights.name}: {initial.shape}")
     return facts
 
 
@@ -106,11 +146,12 @@ def prefix_facts(prefix: str, facts: Facts) -> Facts:
     )
 
 
-def lora_shape(lora: Lora) -> str:
-    """Describe the LoRA configuration, which must be equal for saved weights to be loaded."""
-    layers = [part for part in ("attn", "mlp", "unembed") if getattr(lora, f"train_{part}")]
+def lora_shape(lora: Lora, *, of_adapter: bool = False) -> str:
+    """Describe a LoRA configuration."""
+    parts = [part for part in ("attn", "mlp", "unembed") if getattr(lora, f"train_{part}")]
+    layers = "of the adapter" if of_adapter else " ".join(parts)
     alpha = "the backend's own" if lora.alpha is None else f"{lora.alpha:g}"
-    return f"rank {lora.rank}, alpha {alpha}, layers {' '.join(layers)}"
+    return f"rank {lora.rank}, alpha {alpha}, layers {layers}"
 
 
 class SaveFinal(Stage):

@@ -18,6 +18,11 @@ PREFIX = "base_model.model."  # PEFT puts this before the name of each layer
 ATTENTION, MLP = re.compile(r"attn|attention"), re.compile(r"mlp|ffn|feed_forward|experts|^fc")
 ROUTERS = frozenset({"gate", "router"})  # of mixtures of experts: never trained
 
+_CHECK_BASE = (
+    "check that base_model_name_or_path in adapter_config.json is the model that the adapter was "
+    "trained on"
+)
+
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -180,10 +185,66 @@ def lora_scale(lora: Lora) -> float:
     return (DEFAULT_ALPHA if lora.alpha is None else lora.alpha) / lora.rank
 
 
-def adapted_paths(tensors: Tensors) -> list[str]:
-    """Return the paths of the layers that weights under PEFT's names belong to."""
+def adapted_paths(tensors: Tensors, model: Any = None) -> list[str]:
+    """Return the paths of the layers that weights under PEFT's names belong to.
+
+    With a model, they are in its order, which is that of new LoRA weights.
+    """
     end = ".lora_A.weight"
-    return [name.removeprefix(PREFIX).removesuffix(end) for name in tensors if name.endswith(end)]
+    paths = [name.removeprefix(PREFIX).removesuffix(end) for name in tensors if name.endswith(end)]
+    return paths if model is None else [path for path, _ in model.named_modules() if path in paths]
+
+
+def check_fit(model: Any, config: Mapping[str, Any], tensors: Tensors, source: str) -> None:
+    """Raise BackendError unless a PEFT adapter's weights are those of its layers of the model."""
+    _check_layers(model, tensors, source)
+    _check_targets(model, config, tensors, source)
+
+
+def _check_layers(model: Any, tensors: Tensors, source: str) -> None:
+    """Raise BackendError unless each LoRA weight has a linear layer of the model that it fits."""
+    modules = dict(model.named_modules())
+    for path in adapted_paths(tensors):
+        if path not in modules or not _is_linear(modules[path]):
+            raise BackendError(
+                f"{source}: the adapter has LoRA weights of {path}, but the base model "
+                f"({type(model).__name__}) has no such linear layer; {_CHECK_BASE}"
+            )
+        _, sizes = _weight_and_sizes(modules[path])
+        a, b = (tensors[f"{PREFIX}{path}.lora_{matrix}.weight"] for matrix in "AB")
+        if (a.shape[1], b.shape[0]) != sizes:
+            raise BackendError(
+                f"{source}: the LoRA weights of {path} are for a layer of {a.shape[1]} inputs and "
+                f"{b.shape[0]} outputs, but that of the base model has {sizes[0]} and {sizes[1]}; "
+                + _CHECK_BASE
+            )
+
+
+def _check_targets(model: Any, config: Mapping[str, Any], tensors: Tensors, source: str) -> None:
+    """Raise BackendError unless the weights are those of the layers that PEFT would adapt.
+
+    PEFT ignores other weights, and adapts a layer without weights by nothing.
+    """
+    from peft import LoraConfig
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    names = ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
+    choice: Any = {name: config[name] for name in names if config.get(name) is not None}
+    if choice.get("target_modules") in (None, "all-linear"):
+        return
+    paths = [path for path, module in model.named_modules() if _is_linear(module)]
+    try:
+        peft_config = LoraConfig(**choice)
+        targets = {path for path in paths if check_target_module_exists(peft_config, path)}
+    except (ValueError, TypeError, re.error) as error:
+        raise BackendError(f"{source}: the layers in adapter_config.json: {error}") from error
+    saved = set(adapted_paths(tensors))
+    for path in sorted(targets ^ saved):
+        has, lacks = ("targets", "weights") if path in targets else ("weights", "targets")
+        raise BackendError(
+            f"{source}: {path} is among the {has} of the adapter but not among its {lacks}; fetch "
+            "or export the adapter again, or correct target_modules in adapter_config.json"
+        )
 
 
 def target_paths(model: Any, lora: Lora) -> list[str]:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch import nn
 
-from adapters.folders import is_adapter, require_base_model
-from adapters.peft.checkpoints import (
-    CONFIG,
-    WEIGHTS,
-    SavedCheckpoint,
-    lora_from_config,
-    read_checkpoint,
-)
+from adapters.folders import base_of
+from adapters.peft.adapter_folder import WEIGHTS, read_adapter
+from adapters.peft.checkpoints import SavedCheckpoint, read_checkpoint
 from adapters.peft.device import Machine
 from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.decoder import Decoder
 from adapters.peft.model.linear import FusedLinear
-from adapters.peft.model.lora import LoraAdapter, LoraLinear, Tensors, adapted_paths
+from adapters.peft.model.lora import (
+    LoraAdapter,
+    LoraLinear,
+    Tensors,
+    adapted_paths,
+    check_fit,
+)
 from adapters.peft.model.network import Network, cannot_batch
 from adapters.peft.sampling.conversation_cache import KV, ConversationCache
 from adapters.peft.sampling.frozen_linear import FrozenLinear, freeze_layers
@@ -29,7 +29,7 @@ from adapters.peft.sampling.fused_body import FusedBody, PrefilledPrompts
 from adapters.peft.sampling.hf_body import HfBody
 from adapters.peft.sampling.one_row_body import OneRowBody
 from adapters.peft.sampling.scheduler import DecoderBody
-from adapters.tokenizer import FolderTokenizer, load_tokenizer
+from adapters.tokenizer import FolderTokenizer, fetch_tokenizer
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
 from kitchen.types import Checkpoint, Lora, Tokens
@@ -101,10 +101,10 @@ def freeze(
 
 def load_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> FrozenModel:
     saved = read_checkpoint(blobs, checkpoint)
-    base = machine.base(saved.model)
+    base = machine.base(base_of(machine.hub, saved.model))
     check_base(saved, base.sha256)
-    tensors = saved.tensors(WEIGHTS)
-    return freeze(machine, base, load_tokenizer(base.folder), saved.lora, tensors, checkpoint.path)
+    tokenizer = fetch_tokenizer(machine.hub, saved.model)
+    return freeze(machine, base, tokenizer, saved.lora, saved.tensors(WEIGHTS), checkpoint.path)
 
 
 def check_base(saved: SavedCheckpoint, sha256: str) -> None:
@@ -118,14 +118,10 @@ def check_base(saved: SavedCheckpoint, sha256: str) -> None:
 
 def load_named(machine: Machine, name: str) -> FrozenModel:
     """Load a model, or a PEFT adapter from a folder; raises BackendError for an unknown name."""
-    from safetensors.torch import load_file
-
-    folder = machine.hub.fetch(name)
-    if not is_adapter(folder):
-        base = machine.base(name)
-        return freeze(machine, base, load_tokenizer(base.folder), Lora(), {}, name)
-    base = machine.base(require_base_model(name, folder))
-    lora = lora_from_config(json.loads((folder / CONFIG).read_text()), name)
-    return freeze(
-        machine, base, load_tokenizer(folder, base.folder), lora, load_file(folder / WEIGHTS), name
-    )
+    adapter = read_adapter(machine.hub, name)
+    tokenizer = fetch_tokenizer(machine.hub, name)
+    if adapter is None:
+        return freeze(machine, machine.base(name), tokenizer, Lora(), {}, name)
+    base, tensors = machine.base(adapter.base), adapter.tensors()
+    check_fit(base.model, adapter.config, tensors, name)
+    return freeze(machine, base, tokenizer, adapter.lora, tensors, name)

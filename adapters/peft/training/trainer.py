@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 
+from adapters.peft.adapter_folder import AdapterFolder
 from adapters.peft.batching.packing import NO_SHARING
 from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.logprob_head import LogprobGradFn
-from adapters.peft.model.lora import LoraAdapter
+from adapters.peft.model.lora import LoraAdapter, adapted_paths, check_fit
 from adapters.peft.model.lora_dropout import Dropout
 from adapters.peft.model.network import ForwardMode, Network
 from adapters.peft.runtime.lanes import Lanes
@@ -40,12 +42,15 @@ class Trainer:
         lanes: Lanes,
         *,
         checkpointing: bool = False,
+        initial: AdapterFolder | None = None,
     ) -> None:
-        """Set up fresh LoRA weights; `budget` is the number of tokens in a micro-batch."""
+        """Set up new LoRA weights, or the `initial` ones.
+
+        `budget` is the number of tokens in a micro-batch.
+        """
         self.base = base
         model = base.copy_modules()
-        self.adapter = LoraAdapter(model, lora, accum_dtype)
-        self.adapter.initialise()
+        self.adapter = _insert_adapter(model, lora, accum_dtype, initial)
         self.network = Network(model, _forward_mode(base, lora), checkpointing=checkpointing)
         parameters = self.adapter.named_parameters()
         self.optimiser = Optimiser(parameters)
@@ -177,6 +182,21 @@ def _in_order(parts: Sequence[Logprobs]) -> tuple[Array, ...]:
     """Return the arrays of all micro-batches in the order of the datums."""
     by_index = dict(chain.from_iterable(part.items() for part in parts))
     return tuple(by_index[index] for index in range(len(by_index)))
+
+
+def _insert_adapter(
+    model: Any, lora: Lora, dtype: torch.dtype, initial: AdapterFolder | None
+) -> LoraAdapter:
+    """Insert LoRA layers: new ones, or those of an adapter's folder."""
+    if initial is None:
+        adapter = LoraAdapter(model, lora, dtype)
+        adapter.initialise()
+        return adapter
+    tensors = initial.tensors()
+    check_fit(model, initial.config, tensors, initial.name)
+    adapter = LoraAdapter(model, lora, dtype, adapted_paths(tensors, model))
+    adapter.load(tensors, initial.name)
+    return adapter
 
 
 def _forward_mode(base: BaseModel, lora: Lora) -> ForwardMode:

@@ -13,7 +13,7 @@ import pytest
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from kitchen.errors import BackendError, ConfigError
+from kitchen.errors import BackendError
 from kitchen.types import Adam, Array, Checkpoint, Datum, Lora, Tokens
 from tests.support.tiny_gpt2 import tiny_gpt2
 from tests.support.tiny_model import tiny_model
@@ -234,7 +234,9 @@ def test_weights_of_another_shape_are_refused_by_name(checkpoint: Trained, tmp_p
     config = json.loads((tmp_path / "out/adapter_config.json").read_text())
     (tmp_path / "out/adapter_config.json").write_text(json.dumps({**config, "r": 3}))
     with pytest.raises(
-        ConfigError, match=r"path:.*out: base_model\.model\.model\.layers\.0.*has shape \(2, 128\)"
+        BackendError,
+        match=r"path:.*out: adapter_model\.safetensors: base_model\.model\.model\.layers\.0.*"
+        r"has shape \(2, 128\), but r=3 in adapter_config\.json needs \(3, inputs\)",
     ):
         training.export(f"path:{tmp_path / 'out'}", tmp_path / "merged", merged=True)
     assert not (tmp_path / "merged").exists()

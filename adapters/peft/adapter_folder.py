@@ -1,0 +1,197 @@
+"""Adapter folders of PEFT: which are computed as peft computes them, and which are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from adapters.folders import CONFIG, is_adapter, read_config, require_base_model
+from kitchen.errors import BackendError
+from kitchen.ports.hub import HubClient
+from kitchen.types import Lora
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS = "adapter_model.safetensors"
+# fields that do not change what saved LoRA weights compute; `target_modules` and the other choices
+# of layers are compared with the saved weights
+_NEUTRAL_FIELDS = frozenset(
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "eva_config",  # of the initialisation only
+        "exclude_modules",
+        "fan_in_fan_out",  # peft corrects it by the type of each layer
+        "inference_mode",
+        "layers_pattern",
+        "layers_to_transform",
+        "lora_dropout",  # of training only
+        "megatron_core",  # without megatron_config
+        "peft_version",
+        "qalora_group_size",  # without use_qalora
+        "revision",
+        "runtime_config",
+        "target_modules",
+    }
+)
+_SUPPORTED_VALUES: Mapping[str, Sequence[Any]] = MappingProxyType(
+    {
+        "peft_type": ("LORA",),
+        "task_type": (None, "CAUSAL_LM"),
+        "bias": ("none",),
+        "use_rslora": (None, True, False),
+        # these leave the base weights as they are
+        "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),
+    }
+)
+_REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "alora_invocation_tokens": "aLoRA takes effect only after its invocation tokens",
+        "alpha_pattern": "some layers have an alpha of their own",
+        "bias": "the adapter has trained biases",
+        "init_lora_weights": "this initialisation may have changed the base weights",
+        "layer_replication": "the adapter is for a model with copied layers",
+        "lora_bias": "the LoRA weights have biases",
+        "modules_to_save": "whole modules were trained besides the LoRA weights",
+        "peft_type": "the adapter is not LoRA",
+        "rank_pattern": "some layers have a rank of their own",
+        "target_parameters": "parameters that are not linear layers, such as experts, are adapted",
+        "task_type": "the adapter is not for a causal language model",
+        "trainable_token_indices": "token embeddings were trained",
+        "use_dora": "DoRA also rescales the weights that it adapts",
+    }
+)
+_UNKNOWN = "its effect is not known"
+_MERGE = (
+    "only plain LoRA and rsLoRA are supported; if peft can merge the adapter into its base model "
+    "(merge_and_unload), do that, and give the folder of the result"
+)
+_TENSOR = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<matrix>[AB])\.weight")
+
+
+@dataclass(frozen=True)
+class AdapterFolder:
+    """A PEFT adapter whose configuration and shapes of weights were checked."""
+
+    name: str  # of the weights
+    folder: Path
+    config: Mapping[str, Any]
+    lora: Lora
+    base: str  # name of the base model
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Load the LoRA weights."""
+        from safetensors.torch import load_file
+
+        return load_file(self.folder / WEIGHTS)
+
+
+def read_adapter(hub: HubClient, name: str) -> AdapterFolder | None:
+    """Fetch an adapter and check its configuration, shapes and base; None for a whole model.
+
+    Raises BackendError, which names the field or tensor, for an adapter that is not supported. The
+    base model is found, but not fetched.
+    """
+    folder = hub.fetch(name)
+    if not is_adapter(folder):
+        return None
+    config = read_config(folder)
+    lora = _supported_lora(config, f"{name}: {CONFIG}")
+    _check_shapes(_read_shapes(name, folder / WEIGHTS), lora, f"{name}: {WEIGHTS}")
+    base = require_base_model(name, folder)
+    _find_base(hub, base, name)
+    return AdapterFolder(name, folder, config, lora, base)
+
+
+def _find_base(hub: HubClient, base: str, name: str) -> None:
+    """Raise BackendError, without a network, if the base model of an adapter cannot be found."""
+    field = f"its base model (base_model_name_or_path in {CONFIG})"
+    try:
+        hub.find(base)
+        is_nested = base.startswith("path:") and is_adapter(hub.fetch(base))
+    except BackendError as error:
+        raise BackendError(f"{name}: {field} cannot be found: {error}") from error
+    if is_nested:
+        raise BackendError(
+            f"{name}: {field} is {base!r}, which is an adapter itself; merge that one first "
+            "(kitchen export --merged), and name the folder of the result there"
+        )
+
+
+def _supported_lora(config: Mapping[str, Any], source: str) -> Lora:
+    """Return the rank and alpha; raises BackendError for an unsupported configuration."""
+    problems = list(_unsupported_fields(config))
+    if problems:
+        texts = [
+            f"{name} is {json.dumps(config.get(name))} ({_REASONS.get(name, _UNKNOWN)})"
+            for name in problems
+        ]
+        raise BackendError(f"{source}: {'; '.join(texts)}; {_MERGE}")
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise BackendError(f"{source}: r is {json.dumps(rank)}, but must be a number above 0")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise BackendError(f"{source}: lora_alpha is {json.dumps(alpha)}, but must be a number")
+    # rsLoRA scales by alpha / √r, plain LoRA by alpha / r
+    return Lora(rank, alpha=float(alpha) * (math.sqrt(rank) if config.get("use_rslora") else 1.0))
+
+
+def _unsupported_fields(config: Mapping[str, Any]) -> Iterator[str]:
+    if "peft_type" not in config:
+        yield "peft_type"
+    for name, value in config.items():
+        if name in _SUPPORTED_VALUES:
+            if value not in _SUPPORTED_VALUES[name]:
+                yield name
+        elif name not in _NEUTRAL_FIELDS | {"r", "lora_alpha"} and value:
+            yield name
+
+
+def _read_shapes(name: str, file: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor without reading the numbers."""
+    import safetensors
+
+    if not file.is_file():
+        raise BackendError(
+            f"{name}: the adapter's folder has no {WEIGHTS}; save it again with "
+            "safe_serialization=True (pickled weights are not opened)"
+        )
+    try:
+        with safetensors.safe_open(file, "numpy") as opened:
+            names = list(opened.keys())
+            return {key: tuple(opened.get_slice(key).get_shape()) for key in names}
+    except Exception as error:
+        raise BackendError(
+            f"{name}: {WEIGHTS} is damaged ({error}); fetch or export the adapter again"
+        ) from error
+
+
+def _check_shapes(shapes: Mapping[str, tuple[int, ...]], lora: Lora, source: str) -> None:
+    """Raise BackendError unless the tensors are pairs of A (r, in) and B (out, r)."""
+    again = "fetch or export the adapter again"
+    if not shapes:
+        raise BackendError(f"{source} has no weights; {again}")
+    for name, shape in sorted(shapes.items()):
+        match = _TENSOR.fullmatch(name)
+        if match is None:
+            raise BackendError(
+                f"{source} has the tensor {name}, which is not a LoRA weight of a linear layer; "
+                + _MERGE
+            )
+        is_a = match["matrix"] == "A"
+        if len(shape) != 2 or shape[0 if is_a else 1] != lora.rank:
+            expected = f"({lora.rank}, inputs)" if is_a else f"(outputs, {lora.rank})"
+            raise BackendError(
+                f"{source}: {name} has shape {shape}, but r={lora.rank} in {CONFIG} needs "
+                f"{expected}; {again}"
+            )
+        partner = name.replace(*(("lora_A", "lora_B") if is_a else ("lora_B", "lora_A")))
+        if partner not in shapes:
+            raise BackendError(f"{source} has {name} but not {partner}; {again}")
