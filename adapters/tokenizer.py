@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 
 from adapters.folders import (
     is_adapter,
+    model_config,
     read_config,
     require_base_model,
     tokenizer_files,
@@ -76,6 +77,9 @@ class FolderTokenizer:
         self._inner, self._folder, self._model = inner, folder, model
         self._own_template = template  # in place of the tokenizer's
         self.stop_ids = _stop_ids(inner, model)
+        config = model_config(model)
+        self.model_vocabulary = _positive(config, "vocab_size")
+        self.context_length = _positive(config, "max_position_embeddings", "n_positions")
 
     def with_template(self, template: str) -> FolderTokenizer:
         """Return a tokenizer with this chat template; raises ConfigError if it is not Jinja."""
@@ -246,6 +250,12 @@ def _parse(template: str) -> Any:
     # `generation` is a tag that transformers adds to jinja
     plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)
     return Environment(extensions=[loopcontrols]).parse(plain)
+
+
+def _positive(config: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first of these sizes in a model's configuration; None if it has none."""
+    sizes = (config.get(name) for name in names)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 def _stop_ids(inner: Any, folder: Path) -> tuple[int, ...]:

@@ -38,11 +38,13 @@ class Distillation(RolloutRecipe):
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         rows = self.reading, self.seed, self.problems
-        drop_bad_rows = distill.DropBadPrompts(self.rendering, self.evaluation)
+        limit = self.playing.max_tokens
+        drop_bad_rows = distill.DropBadPrompts(self.rendering, self.evaluation, limit)
         return sequence(
             *distill.load_prompts(self.dataset, self.teachers, *rows),
             train.OpenSession(self.model, self.lora),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
+            tasks.CheckPrompts(limit),
             distill.OpenTeachers(teachers, self.instruction),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
             *kl_stages(evaluate.MeasureKLBefore, *kl, model=self.model),

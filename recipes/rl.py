@@ -7,7 +7,7 @@ from pydantic import NonNegativeFloat
 from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
 from recipes._base import RolloutRecipe
-from stages import data, evaluate, rl, tasks, train
+from stages import evaluate, rl, tasks, train
 from stages.tasks.reasoning_gym import load_tasks_stage
 
 
@@ -42,7 +42,7 @@ class Rl(RolloutRecipe):
         return sequence(
             load_tasks_stage(*problems, self.reward, self.grading),
             train.OpenSession(self.model, self.lora),
-            *data.when_dropping(self.reading.bad_rows, tasks.DropBadTasks()),
+            tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens),
             *([reference] if with_reference else []),
             rl.EvaluateBasePolicy(self.model, self.playing),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(

@@ -7,7 +7,6 @@ from kitchen.ports import TrainingSession
 from recipes._base import RolloutRecipe
 from stages import evaluate, rl, tasks, train
 from stages import judge as judging
-from stages.data import when_dropping
 
 
 class Rlhf(RolloutRecipe):
@@ -44,7 +43,7 @@ class Rlhf(RolloutRecipe):
             judging.OpenJudge(judge, self.judge),
             judging.EvaluateJudge(self.seed),
             train.OpenSession(self.model, self.lora),
-            *when_dropping(self.reading.bad_rows, tasks.DropBadTasks()),
+            tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens),
             evaluate.OpenReference(self.model),
             rl.EvaluateBasePolicy(self.model, self.playing),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(

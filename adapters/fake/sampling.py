@@ -10,13 +10,11 @@ from typing import Literal
 import numpy as np
 
 from adapters.fake.bigram import Bigram, Table, log_softmax
-from adapters.fake.tokenizer import END, VOCABULARY, ByteTokenizer
+from adapters.fake.tokenizer import CONTEXT, END, VOCABULARY, ByteTokenizer
 from kitchen.backend.sampling_checks import prompt_error, sampling_error
 from kitchen.errors import ConfigError
 from kitchen.ports.future import Done, Failed, Future
 from kitchen.types import Floats, Sampled, Tokens
-
-CONTEXT = 4096  # tokens
 
 
 class FakeSampler:

@@ -16,6 +16,7 @@ VOCABULARY = 262
 _SPELLED = {END: b"<|end|>", END_OF_TURN: b"<|end_of_turn|>"} | {
     token: f"<|{role}|>".encode() for role, token in ROLES.items()
 }
+CONTEXT = 4096  # tokens
 
 
 class ByteTokenizer:
@@ -28,6 +29,8 @@ class ByteTokenizer:
     stop_ids = (END_OF_TURN, END)
     end_id = END
     vocabulary = VOCABULARY
+    model_vocabulary: int | None = VOCABULARY
+    context_length: int | None = CONTEXT
 
     def encode(self, text: str, *, special: bool = False) -> Tokens:
         """Return (T,) ids; with `special`, they start with an end-of-sequence token."""

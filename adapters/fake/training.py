@@ -21,8 +21,8 @@ from adapters.fake.checkpoints import (
     save_checkpoint,
 )
 from adapters.fake.exporting import logits_of, read_folder, write_folder
-from adapters.fake.sampling import CONTEXT, FakeSampler
-from adapters.fake.tokenizer import VOCABULARY, ByteTokenizer
+from adapters.fake.sampling import FakeSampler
+from adapters.fake.tokenizer import CONTEXT, VOCABULARY, ByteTokenizer
 from kitchen.backend.atomic_folder import check_folder_unused
 from kitchen.backend.custom_loss import check_finite, custom_loss_grads
 from kitchen.backend.datum_checks import check_data

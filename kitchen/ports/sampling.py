@@ -45,6 +45,16 @@ class Tokenizer(Protocol):
         """The number of token ids."""
         ...
 
+    @property
+    def model_vocabulary(self) -> int | None:
+        """The number of token ids that the model reads; None if it is not known."""
+        ...
+
+    @property
+    def context_length(self) -> int | None:
+        """The maximum number of tokens that the model reads; None if it is not known."""
+        ...
+
     def encode(self, text: str, *, special: bool = False) -> Tokens:
         """Return the (T,) ids of a text.
 

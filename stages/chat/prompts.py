@@ -10,6 +10,7 @@ from kitchen.ports import Tokenizer
 from kitchen.ports.sampling import ToolSchema
 from kitchen.types import Tokens
 from stages.chat.conversations import Conversation, Message
+from stages.chat.model_limits import has_room
 from stages.chat.render import RenderDataset
 from stages.chat.tools import with_tools_in_system_prompt
 
@@ -41,6 +42,26 @@ def prompt_tokens(
     """Return the (T,) tokens that the model reads before its last answer."""
     messages = [message_to_dict(message) for message in prompt_messages(conversation)]
     return render_prompt(messages, tokenizer, render.chat)
+
+
+def prompts_with_room(
+    rows: Sequence[Conversation],
+    tokenizer: Tokenizer,
+    render: RenderDataset,
+    max_tokens: int,
+    setting: str,
+) -> dict[int, Tokens]:
+    """Return the prompts, by index of the row, with room for an answer in the model's context.
+
+    `setting` is the name of the setting that limits answers to `max_tokens`. Other prompts obey
+    rendering.overlong: they raise DataError, are left out, or get shorter answers.
+    """
+    prompts: dict[int, Tokens] = {}
+    for at, row in enumerate(rows):
+        prompt = prompt_tokens(row, tokenizer, render)
+        if has_room(prompt, max_tokens, setting, tokenizer, row.where, render.overlong):
+            prompts[at] = prompt
+    return prompts
 
 
 def message_to_dict(message: Message) -> ports.Message:

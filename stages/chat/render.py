@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -27,9 +27,10 @@ from stages.chat.masks import (
     render_prefixes,
     trained_messages,
 )
+from stages.chat.model_limits import Overlong as Overlong  # re-exported
+from stages.chat.model_limits import check_sequence, longest_sequence
 from stages.chat.token_cost import EpochSize
 
-Overlong = Literal["error", "drop", "truncate"]
 OVERLONG: tuple[str, ...] = get_args(Overlong)
 CACHED_TOKENS = 1_000_000  # tokens of rendered data held in memory, about 20 bytes each
 ROW_OVERHEAD_TOKENS = 35  # the objects around a row take the memory of this many tokens
@@ -92,7 +93,8 @@ class RenderDataset(Stage, RenderingSettings):
     # messages in the prompt of a row are context
     train_on: TrainOn = "all_assistant_messages"
     max_tokens: int = 1024  # maximum length of a datum, in tokens
-    # datums longer than max_tokens: stop with an error, drop them, or truncate them
+    # datums longer than max_tokens or than the model's context: stop with an error, drop them, or
+    # truncate them
     overlong: Overlong = "error"
     chat: bool | None = None  # use the chat template; null to use it if the model has one
     separator: str = " "  # text between prompt and completion if there is no chat template
@@ -164,7 +166,10 @@ class RenderedDatums(Sequence[Datum]):
             if tokens_left > 0:
                 self._cached.append(row.data)
         if not self.counts.datums:
+            longest = longest_sequence(render.max_tokens, tokenizer)
             fix = "raise rendering.max_tokens, or set rendering.overlong=truncate"
+            if longest < render.max_tokens:
+                fix = "the model's context; shorten them, or set rendering.overlong=truncate"
             if render.overlong == "truncate":
                 fix = (
                     "cut to that length, they have no token to train on: raise it, or "
@@ -172,7 +177,7 @@ class RenderedDatums(Sequence[Datum]):
                 )
             raise DataError(
                 f"no data is left: all {self.counts.dropped} datums of {self.counts.rows} rows "
-                f"were dropped, because they exceed max_tokens={render.max_tokens} ({fix}), or "
+                f"were dropped, because they exceed max_tokens={longest} ({fix}), or "
                 "because the chat template changes answers that a model sampled"
             )
 
@@ -244,6 +249,9 @@ def render_row(conversation: Conversation, tokenizer: Tokenizer, how: RenderData
         if not (conversation.sampled and is_last_message):
             raise  # a person wrote the message, and can fix it
         return RenderedRow((), RenderCounts(rows=1, dropped=1))
+    for sequence in sequences:
+        check_sequence(sequence.tokens, tokenizer, how.overlong, conversation.where)
+    how = replace(how, max_tokens=longest_sequence(how.max_tokens, tokenizer))
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
     return RenderedRow(data, _count(conversation, sequences, data, how.max_tokens))

@@ -11,11 +11,16 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError, DataError
-from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient
+from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Sampled, Samples, Table, Tokens
 from stages.chat.conversations import Conversation, Message, TrainRows, with_system_prompt
-from stages.chat.prompts import check_system_prompt, prompt_messages, prompt_tokens
+from stages.chat.prompts import (
+    check_system_prompt,
+    prompt_messages,
+    prompt_tokens,
+    prompts_with_room,
+)
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.dataset import HeldOut
@@ -80,36 +85,47 @@ class GenerateTeacherAnswers(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[TeacherAnswers, Samples]:
         weights = find_weights(self.teacher, client, blobs)
-        teacher_tokenizer = models.tokenizer(weights.model)
-        prompts = self._prompts(rows, teacher_tokenizer)
+        teachers = models.tokenizer(weights.model)
+        prompts = self.prompts(rows, teachers)
         with closing(client.sampler(weights.source)) as sampler:
-            answers = await sample_answers(
-                sampler,
-                prompts,
-                [self.seed],
-                count=self.config.tries,
-                max_tokens=self.config.max_tokens,
-                temperature=self.config.temperature,
-            )
-        texts = tuple(self._texts(tries, teacher_tokenizer) for tries in answers)
-        count = sum(map(len, answers))
+            answers = await self._answers(sampler, prompts)
+        by_row = (answers.get(at, ()) for at in range(len(rows.conversations)))
+        texts = tuple(self._texts(tries, teachers) for tries in by_row)
+        count = sum(map(len, answers.values()))
         return TeacherAnswers(texts, count - sum(map(len, texts))), _samples(texts)
+
+    async def _answers(
+        self, sampler: Sampler, prompts: Mapping[int, Tokens]
+    ) -> dict[int, Sequence[Sampled]]:
+        """Return the sampled answers to each prompt, by index of the row."""
+        answers = await sample_answers(
+            sampler,
+            list(prompts.values()),
+            [self.seed],
+            count=self.config.tries,
+            max_tokens=self.config.max_tokens,
+            temperature=self.config.temperature,
+        )
+        return dict(zip(prompts, answers, strict=True))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.teacher, client, blobs)
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> EpochSize:
         tries = self.config.tries
+        self.prompts(rows, tokenizer)
         tokens = [
             len(prompt_tokens(row, tokenizer, self.render)) + self.config.max_tokens
             for row in rows.conversations
         ]
         return EpochSize(len(tokens) * tries, "answers", sum(tokens) * tries, AT_MOST)
 
-    def _prompts(self, rows: TrainRows, tokenizer: Tokenizer) -> list[Tokens]:
+    def prompts(self, rows: TrainRows, tokenizer: Tokenizer) -> dict[int, Tokens]:
+        """Return the teacher's prompts by row, without those left out by rendering.overlong."""
         check_system_prompt(self.instruction, tokenizer, self.render.chat)
-        prompted = (with_system_prompt(row, self.instruction) for row in rows.conversations)
-        return [prompt_tokens(row, tokenizer, self.render) for row in prompted]
+        prompted = [with_system_prompt(row, self.instruction) for row in rows.conversations]
+        limit = self.config.max_tokens
+        return prompts_with_room(prompted, tokenizer, self.render, limit, "writing.max_tokens")
 
     def _texts(self, answers: Sequence[Sampled], tokenizer: Tokenizer) -> tuple[str, ...]:
         """Return the answers as text, without those that were truncated or are empty."""

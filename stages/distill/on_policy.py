@@ -76,11 +76,12 @@ class DropBadPrompts(Stage):
 
     render: RenderDataset
     config: EvalConfig
+    max_tokens: int  # maximum tokens per answer to a prompt
 
     def run(
         self, tasks: Tasks, held_out: HeldOut, tokenizer: Tokenizer
     ) -> tuple[Tasks, HeldOut, Metrics, Table, Samples]:
-        tasks = good_tasks(tasks, tokenizer)
+        tasks = good_tasks(tasks, tokenizer, self.max_tokens)
         held_out = good_held_out(held_out, tokenizer, self.render, self.config)
         return tasks, held_out, *report_bad_rows([*held_out.bad_rows, *tasks.bad_rows])
 

@@ -10,13 +10,13 @@ from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Samples, Table
 from stages.chat.conversations import Conversation, TrainRows
-from stages.chat.prompts import prompt_tokens
+from stages.chat.prompts import prompt_tokens, prompts_with_room
 from stages.chat.render import RenderDataset
 from stages.data.bad_rows import BadRow, BadRows, report_bad_rows
 from stages.data.dataset import HeldOut
 from stages.data.mixture import MixtureRows
 from stages.evaluate.choices import check_choices, choice_datums
-from stages.evaluate.evaluation import EvalConfig
+from stages.evaluate.evaluation import MAX_TOKENS, UNSAMPLED, EvalConfig
 from stages.evaluate.graded_answers import METRIC_REWARDS
 from stages.tasks.tasks import gradable_rows
 
@@ -93,6 +93,13 @@ def check_rendering(row: Conversation, tokenizer: Tokenizer, render: RenderDatas
     render.datums(row, tokenizer)
 
 
+def check_room(
+    row: Conversation, tokenizer: Tokenizer, render: RenderDataset, config: EvalConfig
+) -> None:
+    """Raise DataError for a prompt that leaves no room for an answer in the model's context."""
+    prompts_with_room([row], tokenizer, render, config.max_tokens, MAX_TOKENS)
+
+
 def place_of(row: Conversation) -> str:
     return row.where
 
@@ -120,8 +127,11 @@ def good_held_out(
         if config.metric == "choice":
             rows = bad.keep(rows, lambda row: check_choices([row]), place_of)
             rows = bad.keep(rows, lambda row: choice_datums(row, tokenizer, render), place_of)
-        if all_rendered or config.metric_for(rows) == "loss":
+        metric = config.metric_for(rows)
+        if all_rendered or metric == "loss":
             rows = bad.keep(rows, lambda row: check_rendering(row, tokenizer, render), place_of)
+        if metric not in UNSAMPLED:
+            rows = bad.keep(rows, lambda row: check_room(row, tokenizer, render, config), place_of)
         sets[name] = rows
         bad_rows += bad.rows
     return replace(held_out, sets=sets, bad_rows=tuple(bad_rows))

@@ -26,6 +26,7 @@ from stages.evaluate.evaluation import (
     EvalConfig,
     Evaluation,
     EvaluationAfter,
+    check_held_out,
     evaluate,
     metrics_by_set,
     render_all,
@@ -132,6 +133,7 @@ class EvaluateCheckpoint(Stage):
         price: Price | None = None,
     ) -> Table:
         tokenizer = models.tokenizer(find_weights(self.weights, client, blobs).model)
+        check_held_out(held_out, tokenizer, self.config, self.render, self.decoding)
         tokens_read = answers = 0
         for name, metric in metrics_by_set(held_out, self.config, self.decoding).items():
             rows = held_out.sets[name]

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import structlog
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from kitchen.errors import ConfigError, DataError, RunFailed, check_name
@@ -25,12 +26,12 @@ from kitchen.ports import (
     start,
 )
 from kitchen.stage import Stage
-from kitchen.types import Array, Datum, Loss, LossOutput, Samples
+from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples
 from stages.chat.conversations import Conversation, TrainRows
-from stages.chat.prompts import prompt_tokens, reference_answers
+from stages.chat.prompts import prompts_with_room, reference_answers
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut, normalise_weights
-from stages.evaluate.choices import ScoredChoices, check_choices, score_choices
+from stages.evaluate.choices import ScoredChoices, check_choices, choice_datums, score_choices
 from stages.evaluate.graded_answers import METRIC_REWARDS, GradedAnswer, grade_samples
 from stages.evaluate.reference import open_sampler, sample_answers
 from stages.tasks.grading import GradingConfig
@@ -40,6 +41,9 @@ from stages.train.optim import summed_metrics
 from stages.train.session import FinalWeights
 
 UNSAMPLED = ("choice", "loss")  # metrics for which no answers are sampled
+MAX_TOKENS = "evaluation.max_tokens"
+
+log = structlog.get_logger("stages.evaluate")
 
 
 @dataclass(frozen=True)
@@ -218,10 +222,13 @@ class _Evaluator:
     async def _answers(
         self, name: str, conversations: Sequence[Conversation], metric: str
     ) -> tuple[GradedAnswer, ...]:
-        prompts = [prompt_tokens(row, self.tokenizer, self.render) for row in conversations]
+        prompts = prompts_with_room(
+            conversations, self.tokenizer, self.render, self.config.max_tokens, MAX_TOKENS
+        )
+        _report_left_out(name, len(conversations), len(prompts))
         sampled = await sample_answers(
             self.sampler,
-            prompts,
+            list(prompts.values()),
             # the set's name, so that answers do not depend on which other sets there are
             [self.seed, zlib.crc32(name.encode())],
             count=self.decoding.tries,
@@ -229,9 +236,10 @@ class _Evaluator:
             temperature=self.decoding.temperature,
         )
         places: list[tuple[int, int]] = []
-        for row, tries in enumerate(sampled):
+        pairs: list[tuple[Conversation, Sampled]] = []
+        for row, tries in zip(prompts, sampled, strict=True):
             places += [(row, attempt) for attempt in range(len(tries))]
-        pairs = [(conversations[row], sampled[row][attempt]) for row, attempt in places]
+            pairs += [(conversations[row], answer) for answer in tries]
         answers = await grade_samples(metric, pairs, self.tokenizer, grading=self.config)
         return tuple(
             replace(answer, row=row, attempt=attempt)
@@ -270,6 +278,39 @@ class _Evaluator:
             float(array[1:][datum.loss_inputs["weights"] != 0].astype(np.float64).sum())
             for array, datum in zip(logprobs, row, strict=True)
         )
+
+
+def _report_left_out(name: str, rows: int, prompts: int) -> None:
+    """Log how many rows of a set are left out; raises DataError if all are."""
+    if not prompts:
+        raise DataError(
+            f"held out ({name}): no prompt leaves room for an answer in the model's context, so "
+            f"all {rows} rows are left out; lower {MAX_TOKENS}, or shorten the prompts"
+        )
+    if prompts < rows:
+        log.warning(
+            f"held out ({name}): {rows - prompts} of {rows} rows are left out of the evaluation, "
+            f"because prompt and {MAX_TOKENS} do not fit into the model's context"
+        )
+
+
+def check_held_out(
+    held_out: HeldOut,
+    tokenizer: Tokenizer,
+    config: EvalConfig,
+    render: RenderDataset,
+    decoding: DecodingConfig = GREEDY,
+) -> None:
+    """Raise the errors of an evaluation that the rows cause, without weights."""
+    for name, metric in metrics_by_set(held_out, config, decoding).items():
+        rows = held_out.sets[name]
+        if metric == "loss":
+            render_all(rows, tokenizer, render)
+        elif metric == "choice":
+            for row in rows:
+                choice_datums(row, tokenizer, render)
+        else:
+            prompts_with_room(rows, tokenizer, render, config.max_tokens, MAX_TOKENS)
 
 
 def metrics_by_set(
@@ -328,6 +369,9 @@ class EvaluateBase(Stage):
         return EvaluationBefore(result.answers, result.losses, result.choices), sample_records(
             result, "before"
         )
+
+    def preview(self, tokenizer: Tokenizer, held_out: HeldOut) -> None:
+        check_held_out(held_out, tokenizer, self.config, self.render)
 
 
 class EvaluateWeights(Stage):
@@ -402,6 +446,8 @@ class RenderHeldOut(Stage):
         for name, rows in held_out.sets.items():
             data += self._render(name, rows, tokenizer)
         return HeldOutData(normalise_weights(data))
+
+    preview = run
 
     def _render(
         self, name: str, rows: Sequence[Conversation], tokenizer: Tokenizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -11,15 +12,16 @@ import numpy as np
 
 from kitchen import Step
 from kitchen.artifacts.weights import find_weights
-from kitchen.errors import RunFailed
+from kitchen.errors import DataError, RunFailed
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import paired_bootstrap
 from kitchen.types import Array, Metrics, Sampled, Table, Tokens
 from stages.chat.conversations import Conversation, with_system_prompt
-from stages.chat.prompts import prompt_tokens
+from stages.chat.prompts import prompt_tokens, prompts_with_room
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut
+from stages.evaluate.evaluation import MAX_TOKENS
 from stages.evaluate.reference import open_reference, open_sampler, sample_answers, score_sequences
 from stages.train.session import FinalWeights
 
@@ -77,7 +79,12 @@ async def measure_kl(
     log-probabilities that come from sampling would not cancel out.
     """
     rows = stage.prompts(held_out)
-    prompts = [prompt_tokens(row, tokenizer, stage.render) for row in rows]
+    # an answer that ends with the context is scored as well as any other
+    render = replace(stage.render, overlong="drop")
+    with_room = prompts_with_room(rows, tokenizer, render, 1, MAX_TOKENS)
+    rows, prompts = [rows[at] for at in with_room], list(with_room.values())
+    if not rows:
+        raise DataError("no held-out prompt leaves room for an answer in the model's context")
     sampled = await sample_answers(
         weights,
         prompts,

@@ -20,7 +20,7 @@ from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.chat.conversations import Conversation, Message, parse_completion, parse_conversation
 from stages.chat.masks import TrainOn
-from stages.chat.prompts import prompt_messages, prompt_tokens, reference_answer
+from stages.chat.prompts import prompt_messages, prompts_with_room, reference_answer
 from stages.chat.render import RenderDataset, RenderedRow, render_row
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
@@ -305,20 +305,24 @@ class SampleRejectedAnswers(Stage):
     ) -> dict[int, str]:
         """Return the first wrong answer to each of these rows; rows without one are omitted."""
         chosen = list(rows.values())
+        places = list(rows)
         metric = await asyncio.to_thread(self._metric, chosen)
+        prompts = prompts_with_room(
+            chosen, tokenizer, self.render, self.config.max_tokens, "mistakes.max_tokens"
+        )
         answers = await sample_answers(
             sampler,
-            [prompt_tokens(row, tokenizer, self.render) for row in chosen],
+            list(prompts.values()),
             [self.seed, crc32(b"mistakes"), crc32(name.encode())],
             count=self.config.tries,
             max_tokens=self.config.max_tokens,
             temperature=self.config.temperature,
         )
         texts = dict[int, str]()
-        for (at, row), tries in zip(rows.items(), answers, strict=True):
-            text = await self._first_wrong(row, tries, tokenizer, metric)
+        for index, tries in zip(prompts, answers, strict=True):
+            text = await self._first_wrong(chosen[index], tries, tokenizer, metric)
             if text is not None:
-                texts[at] = text
+                texts[places[index]] = text
         return texts
 
     def _metric(self, chosen: Sequence[Conversation]) -> str:
@@ -367,11 +371,10 @@ def unsampled_tokens(
     mistakes: MistakesConfig,
 ) -> list[int]:
     """Return the maximum number of tokens of each rejected answer that is yet to be sampled."""
-    return [
-        len(prompt_tokens(row.chosen, tokenizer, render)) + mistakes.max_tokens
-        for row in rows
-        if row.rejected is None
-    ]
+    missing = [row.chosen for row in rows if row.rejected is None]
+    limit = mistakes.max_tokens
+    prompts = prompts_with_room(missing, tokenizer, render, limit, "mistakes.max_tokens")
+    return [len(prompt) + limit for prompt in prompts.values()]
 
 
 class RenderPairs(Stage):

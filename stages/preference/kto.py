@@ -13,6 +13,7 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.model_limits import longest_sequence
 from stages.chat.prompts import prompt_messages
 from stages.chat.render import RenderDataset, render_row
 from stages.chat.token_cost import AT_MOST, EpochSize
@@ -227,12 +228,14 @@ class RenderLabelledAnswers(Stage):
             answers = [*_label_both(name, rows, rejections), *labelled.sets[name]]
             sets[name] = self._answers(answers, tokenizer)
         train = sets.pop("")
-        held_out = {name: self._pairs(part) for name, part in sets.items() if part.answers}
+        held_out = {
+            name: self._pairs(part, tokenizer) for name, part in sets.items() if part.answers
+        }
         self._check(train, list(sets.values()))
         metrics = train.metrics()
         metrics["data/held_out_answers"] = float(sum(map(len, held_out.values())))
         metrics["data/held_out_equal_answers"] = float(sum(part.equal for part in sets.values()))
-        return Pairs(self._pairs(train), held_out), metrics
+        return Pairs(self._pairs(train, tokenizer), held_out), metrics
 
     def preview(
         self,
@@ -286,10 +289,11 @@ class RenderLabelledAnswers(Stage):
     def _answers(self, rows: Sequence[LabelledAnswer], tokenizer: Tokenizer) -> RenderedAnswers:
         """Render answers, without those that are equal to one of the other label once cut."""
         answers: list[RenderedAnswer] = []
+        longest = longest_sequence(self.render.max_tokens, tokenizer)
         for row in rows:
             rendered = render_row(row.conversation, tokenizer, self.render)
             for datum in rendered.data:
-                truncated = len(datum.tokens) + 1 == self.render.max_tokens
+                truncated = len(datum.tokens) + 1 == longest
                 is_cut = bool(rendered.counts.truncated) and truncated
                 answers.append(RenderedAnswer(datum, row.good, is_cut))
         labels: dict[bytes, set[bool]] = {}
@@ -301,20 +305,23 @@ class RenderLabelledAnswers(Stage):
         ]
         return RenderedAnswers(kept, len(answers) - len(kept))
 
-    def _pairs(self, rendered: RenderedAnswers) -> tuple[Pair, ...]:
+    def _pairs(self, rendered: RenderedAnswers, tokenizer: Tokenizer) -> tuple[Pair, ...]:
         data = [_labelled(answer.datum, answer.good) for answer in rendered.answers]
         others = other_prompts([_prompt(datum).tobytes() for datum in data])
+        longest = longest_sequence(self.render.max_tokens, tokenizer)
         return tuple(
-            (datum, self._mismatched(datum, data, other))
+            (datum, self._mismatched(datum, data, other, longest))
             for datum, other in zip(data, others, strict=True)
         )
 
-    def _mismatched(self, datum: Datum, data: Sequence[Datum], other: int | None) -> Datum:
+    def _mismatched(
+        self, datum: Datum, data: Sequence[Datum], other: int | None, max_tokens: int
+    ) -> Datum:
         """Return the mismatched datum; its weights are 0 if all prompts are the same."""
         if other is None:
             no_weights = np.zeros(len(datum.tokens), np.float32)
             return Datum(datum.tokens, {"target_tokens": datum.targets, "weights": no_weights})
-        return mismatched(datum, data[other], self.render.max_tokens)
+        return mismatched(datum, data[other], max_tokens)
 
 
 def _label_both(

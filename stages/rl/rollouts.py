@@ -33,15 +33,18 @@ from kitchen.types import (
     Table,
     Tokens,
 )
+from stages.chat.model_limits import has_room
 from stages.chat.prompts import render_prompt
 from stages.chat.token_cost import generation_cost_rows
 from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.step_results import open_env, reset_env, step_env
-from stages.tasks.tasks import PlannedTasks, TaskBatch
+from stages.tasks.tasks import PlannedTasks, TaskBatch, place_of
 
 # a datum to train on, and the number of its tokens that the policy sampled
 TrainingExample = tuple[Datum, int]
+
+MAX_TOKENS = "playing.max_tokens"
 
 # rewards that differ by less are equal: sums in another order differ by some 1e-16 of their terms
 REWARD_REL_TOL = 1e-9  # of the larger one
@@ -266,7 +269,11 @@ class RolloutRunner:
     def _prompt(self, state: _RolloutState) -> Tokens | None:
         """Render the messages so far; the rollout fails if the template refuses a later message."""
         try:
-            return render_prompt(state.messages, self.tokenizer, tools=state.tools)
+            prompt = render_prompt(state.messages, self.tokenizer, tools=state.tools)
+            if not state.episodes:
+                where = place_of(state.task)
+                has_room(prompt, self.config.max_tokens, MAX_TOKENS, self.tokenizer, where)
+            return prompt
         except DataError as error:
             if not state.episodes:
                 raise

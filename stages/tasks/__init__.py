@@ -4,9 +4,18 @@ from stages.tasks.games import MakeGames
 from stages.tasks.grading import GradingConfig
 from stages.tasks.reasoning_gym import MakeReasoningGym
 from stages.tasks.rewards import Prompt, Question, Reward
-from stages.tasks.tasks import DropBadTasks, LoadTasks, TaskBatch, TaskBatches, Tasks
+from stages.tasks.tasks import (
+    CheckPrompts,
+    DropBadTasks,
+    LoadTasks,
+    TaskBatch,
+    TaskBatches,
+    Tasks,
+    checked_prompts,
+)
 
 __all__ = [
+    "CheckPrompts",
     "DropBadTasks",
     "GradingConfig",
     "LoadTasks",
@@ -18,4 +27,5 @@ __all__ = [
     "TaskBatch",
     "TaskBatches",
     "Tasks",
+    "checked_prompts",
 ]

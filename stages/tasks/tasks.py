@@ -17,6 +17,7 @@ from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Samples, Table
 from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.model_limits import has_room
 from stages.chat.prompts import (
     message_to_dict,
     prompt_messages,
@@ -24,7 +25,7 @@ from stages.chat.prompts import (
     reference_answers,
     render_prompt,
 )
-from stages.data.bad_rows import BadRow, BadRows, report_bad_rows
+from stages.data.bad_rows import BadRow, BadRows, BadRowsName, report_bad_rows
 from stages.data.dataset import DatasetLoader, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
 from stages.tasks.grading import GradingConfig
@@ -183,34 +184,63 @@ def gradable_rows(
     return [row for index, row in enumerate(rows) if index not in problems]
 
 
+class CheckPrompts(Stage):
+    """Check that all prompts can be rendered, with room for an answer in the model's context."""
+
+    max_tokens: int  # maximum tokens per answer
+
+    def run(self, tasks: Tasks, tokenizer: Tokenizer) -> None:
+        for task in chain.from_iterable(tasks.sets().values()):
+            check_prompt(task, tokenizer, self.max_tokens)
+
+    preview = run
+
+
 class DropBadTasks(Stage):
-    """Leave out problems that cannot be rendered, and report all rows that were left out."""
+    """Leave out problems whose prompts cannot be answered, and report all rows left out."""
+
+    max_tokens: int  # maximum tokens per answer
 
     def run(self, tasks: Tasks, tokenizer: Tokenizer) -> tuple[Tasks, Metrics, Table, Samples]:
-        good = good_tasks(tasks, tokenizer)
+        good = good_tasks(tasks, tokenizer, self.max_tokens)
         return good, *report_bad_rows(good.bad_rows)
 
     preview = run
 
 
-def good_tasks(tasks: Tasks, tokenizer: Tokenizer) -> Tasks:
-    """Return the problems whose prompts can be rendered, and the others as bad rows."""
+def checked_prompts(bad_rows: BadRowsName, max_tokens: int) -> Stage:
+    """Return the stage that checks all prompts, or that leaves bad ones out."""
+    return DropBadTasks(max_tokens) if bad_rows == "drop" else CheckPrompts(max_tokens)
+
+
+def good_tasks(tasks: Tasks, tokenizer: Tokenizer, max_tokens: int) -> Tasks:
+    """Return the problems whose prompts can be answered, and the others as bad rows."""
     bad_rows = list(tasks.bad_rows)
     sets: dict[str, Sequence[Task]] = {}
+    check = partial(check_prompt, tokenizer=tokenizer, max_tokens=max_tokens)
     for name, problems in tasks.sets().items():
         bad = BadRows(name or "train")
-        sets[name] = bad.keep(problems, partial(_check_prompt, tokenizer=tokenizer), _where)
+        sets[name] = bad.keep(problems, check, place_of)
         bad_rows += bad.rows
     return replace(tasks, train=sets.pop(""), held_out=sets, bad_rows=tuple(bad_rows))
 
 
-def _check_prompt(task: Task, tokenizer: Tokenizer) -> None:
-    if isinstance(task, Question | Prompt):
-        render_prompt(task.messages, tokenizer)
+def check_prompt(task: Task, tokenizer: Tokenizer, max_tokens: int) -> None:
+    """Raise DataError for a question that cannot be rendered, or leaves no room for an answer."""
+    if not isinstance(task, Question | Prompt):
+        return
+    where = place_of(task)
+    try:
+        prompt = render_prompt(task.messages, tokenizer)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    has_room(prompt, max_tokens, "playing.max_tokens", tokenizer, where)
 
 
-def _where(task: Task) -> str:
-    return task.where if isinstance(task, Question | Prompt) else ""
+def place_of(task: Task) -> str:
+    """Return the place of a task's row in the data, or its tag."""
+    where = task.where if isinstance(task, Question | Prompt) else ""
+    return where or f"a prompt of {task.tag or 'the data'}"
 
 
 class TaskBatches(Stage):

@@ -227,7 +227,7 @@ def test_tool_turns_are_one_sequence(tmp_path: Path, family: str) -> None:
     from adapters.tokenizer import load_tokenizer
     from tests.support.tiny_model import tiny_model
 
-    template = tiny_model(tmp_path) / "chat_template.jinja"
+    template = tiny_model(tmp_path, context=4096) / "chat_template.jinja"
     template.write_text(
         real_template(family)
         if family

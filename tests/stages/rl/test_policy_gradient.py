@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.fake.sampling import CONTEXT
+from adapters.fake.tokenizer import CONTEXT
 from adapters.fake.training import FakeTraining
 from kitchen.backend.losses import scored_positions
 from kitchen.errors import ConfigError, DataError, RunFailed
