@@ -74,7 +74,7 @@ class RenderCounts:
         rows = [(name.replace("_", " "), f"{count:,}") for name, count in self.reported().items()]
         share = f"{self.trained_tokens / self.tokens:.1%}" if self.tokens else "-"
         return Table(
-            "Training data", ("what", "count"), (*rows, ("share of tokens trained on", share))
+            "Training data", ("quantity", "count"), (*rows, ("share of tokens trained on", share))
         )
 
 

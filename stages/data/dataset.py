@@ -24,7 +24,7 @@ from stages.data.views import select
 
 T = TypeVar("T")
 DEFAULT_DATASET = "ingredients"
-ROWS_COLUMNS = ("split", "are", "rows", "of", "files")
+ROWS_COLUMNS = ("split", "use", "rows", "available", "files")
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Epochs(Stage):
         bound = size.bound if is_exact else f"{size.bound}about "
         return Table(
             "Steps",
-            ("what", "count"),
+            ("quantity", "count"),
             (
                 (f"{size.unit} in an epoch", f"{size.bound}{size.count:,}"),
                 (f"{size.unit} in a batch", f"{self.batch_size:,}"),

@@ -169,7 +169,7 @@ class MixtureBatches(Stage):
             rows.append((name, f"{share:.1%}", f"{count:,}", f"{passes:.2f}", f"{tokens:,.0f}"))
         columns = ("data set", "share", "datums read", "passes", "tokens, about")
         steps = token_cost_rows("tokens read in all", round(total), "about ", price)
-        return Table("Mixture", columns, tuple(rows)), Table("Steps", ("what", "count"), steps)
+        return Table("Mixture", columns, tuple(rows)), Table("Steps", ("quantity", "count"), steps)
 
 
 def interleave(weights: MixtureWeights, count: int) -> list[str]:

@@ -56,7 +56,7 @@ class TeacherAnswers:
     """The teacher's answers to each row, without those that were truncated or empty."""
 
     texts: tuple[tuple[str, ...], ...]
-    cut: int  # number of answers that were truncated or empty
+    unusable: int  # number of answers that were truncated or empty
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class GenerateTeacherAnswers(Stage):
 def _samples(texts: Sequence[Sequence[str]]) -> Samples:
     records: list[dict[str, Any]] = []
     for at, answers in enumerate(texts):
-        records += [{"when": "taught", "row": at, "text": text} for text in answers]
+        records += [{"when": "teacher answer", "row": at, "text": text} for text in answers]
     return Samples(tuple(records))
 
 
@@ -154,11 +154,14 @@ class ReplaceAnswers(Stage):
             conversations += [_with_answer(row, text) for text in texts]
         if not conversations:
             raise DataError(
-                f"nothing to train on: all {teacher.cut} answers of the teacher were truncated or "
-                "empty. Allow longer ones (writing.max_tokens)."
+                f"nothing to train on: all {teacher.unusable} answers of the teacher were "
+                "truncated or empty. Allow longer ones (writing.max_tokens)."
             )
         return TeacherRows(conversations), Metrics(
-            {"data/taught": float(len(conversations)), "data/cut": float(teacher.cut)}
+            {
+                "data/teacher_answers": float(len(conversations)),
+                "data/unusable_answers": float(teacher.unusable),
+            }
         )
 
 

@@ -150,7 +150,7 @@ class EvaluateCheckpoint(Stage):
         answer_tokens = answers * self.config.max_tokens
         return Table(
             "Questions",
-            ("what", "count"),
+            ("quantity", "count"),
             (
                 ("answers in all", f"{answers:,}"),
                 *token_cost_rows("tokens read", tokens_read, "", price),

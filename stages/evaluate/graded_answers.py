@@ -30,7 +30,7 @@ class GradedAnswer:
     exact: bool  # whether it matches the expected answer, and was not truncated
     f1: float  # 0..1, over JSON fields; for other answers 1 if exact
     parsed: bool  # whether it could be read in the expected format
-    truncated: bool  # whether it was cut at max_tokens, which counts as wrong
+    truncated: bool  # whether it was truncated at max_tokens, which counts as wrong
     row: int = 0  # index of the row in its set
     attempt: int = 0  # index among the answers to this row
     where: str = ""  # the row's place in the data: "chats.jsonl:12"
@@ -74,7 +74,7 @@ def _graded(conversation: Conversation, text: str, grade: StepResult | str | Non
 
 def failure_counts(answers: Sequence[GradedAnswer]) -> Mapping[tuple[str, str], int]:
     """Count the answers that were not graded and count as wrong, by label and metric key."""
-    counts = {("cut short", "truncated"): sum(answer.truncated for answer in answers)}
+    counts = {("truncated", "truncated"): sum(answer.truncated for answer in answers)}
     failed = sum(bool(answer.failed) for answer in answers)
     if failed:
         counts["could not be compared", "uncompared"] = failed

@@ -73,7 +73,7 @@ class EvaluateJudge(Stage):
                 share = _rule_accuracy(value, comparisons_of_set)
                 metrics[f"{name}/{rule}_wins"] = share
                 rows.append((name, str(count), f"{rule} wins", f"{share:.3f}"))
-        columns = ("held-out set", "comparisons", "by", "right")
+        columns = ("held-out set", "comparisons", "judge or rule", "accuracy")
         title = "The judge on held-out comparisons, 95 % intervals"
         return metrics, Table(title, columns, tuple(rows))
 
@@ -128,7 +128,7 @@ def _right(better: float, worse: float) -> float:
 class JudgeRollouts(Stage):
     """Replace rewards by the judge's preference for each answer over the reference model's answer.
 
-    The reference model answers the same problem, greedily. An answer that was cut, or that the
+    The reference model answers the same problem, greedily. A truncated answer, or one that the
     judge cannot read, has reward 0; `judge_unread` is the share of the latter.
     """
 
@@ -206,7 +206,7 @@ async def judge_group(
 class CompareByJudge(Stage):
     """Measure how much the judge prefers held-out answers of the final weights to the initial ones.
 
-    An answer that was cut, or whose rollout failed, loses to one that was not. Answers that the
+    An answer that was truncated, or whose rollout failed, loses to any other. Answers that the
     judge cannot read are counted (`unread`) and left out of the other numbers.
     """
 
@@ -234,7 +234,7 @@ class CompareByJudge(Stage):
                 metrics |= self._preference_metrics(name, mean, preferences)
                 rows.append((name, str(len(preferences)), mean.format()))
         title = "The judge's preference for new answers over old ones, 95 % intervals"
-        columns = ("held-out set", "n", "0.5 is no difference")
+        columns = ("held-out set", "answers", "preference (0.5: none)")
         return metrics, Table(title, columns, tuple(rows))
 
     def _preference_metrics(

@@ -180,7 +180,7 @@ class RankAnswers(Stage):
             trained=False,
         )
         rows = (("answers in all", f"{answers:,}"), *tokens)
-        return Table("Answers to be compared", ("what", "count"), rows)
+        return Table("Answers to be compared", ("quantity", "count"), rows)
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.model, client, blobs)

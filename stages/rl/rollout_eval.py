@@ -26,10 +26,10 @@ class PolicyEvaluation:
     # 0 for a failed rollout, None for one whose environment gave no reward
     rewards: Mapping[str, tuple[float | None, ...]]
     failed: Mapping[str, int]  # number of failed rollouts
-    answers: Mapping[str, tuple[str | None, ...]]  # None if the rollout failed or was cut
+    answers: Mapping[str, tuple[str | None, ...]]  # None if failed or truncated
 
-    def cut(self, name: str) -> int:
-        """Return the number of rollouts of a set whose answer was cut at max_tokens."""
+    def truncated(self, name: str) -> int:
+        """Return the number of rollouts of a set whose answer was truncated at max_tokens."""
         return self.answers[name].count(None) - self.failed[name]
 
 
@@ -155,7 +155,9 @@ class CompareRewards(Stage):
             means = (f"{mean_before:.3f}", f"{mean_after:.3f}")
             rows.append((name, str(len(new)), *means, gain.format(sign=True)))
         columns = ("held-out set", "n", "before", "after", "difference")
-        return metrics, Table("Mean reward, greedily, 95 % intervals", columns, tuple(rows))
+        return metrics, Table(
+            "Mean reward with greedy decoding, 95 % intervals", columns, tuple(rows)
+        )
 
 
 def _both_rewards(
@@ -171,10 +173,10 @@ def _both_rewards(
 
 
 def _failure_metrics(name: str, before: PolicyBefore, after: PolicyAfter) -> Mapping[str, float]:
-    """Return how many rollouts of a set failed, and how many answers were cut at max_tokens."""
+    """Return how many rollouts of a set failed, and how many answers were truncated."""
     return {
         f"{name}/failed_before": float(before.failed[name]),
         f"{name}/failed_after": float(after.failed[name]),
-        f"{name}/truncated_before": float(before.cut(name)),
-        f"{name}/truncated_after": float(after.cut(name)),
+        f"{name}/truncated_before": float(before.truncated(name)),
+        f"{name}/truncated_after": float(after.truncated(name)),
     }

@@ -55,7 +55,7 @@ class StopReason(StrEnum):
     """The reason why a rollout ended."""
 
     DONE = "done"  # the environment ended it
-    MAX_TURNS = "max_turns"  # it was cut off after max_turns answers
+    MAX_TURNS = "max_turns"  # it was ended after max_turns answers
     FAILED = "failed"  # the environment raised an error, or the prompt became too long
 
 
@@ -86,7 +86,7 @@ class Rollout:
     tag: str
     text: str  # the last answer
     parsed: bool = True  # whether all answers had the format that the reward reads
-    truncated: bool = False  # whether an answer was cut at max_tokens
+    truncated: bool = False  # whether an answer was truncated at max_tokens
     stop_reason: StopReason = StopReason.DONE
     error: str = ""  # of a failed rollout, which has no episodes and no reward
     abstained: bool = False  # whether the environment gave no reward, so that `reward` is 0
@@ -108,7 +108,7 @@ class Rollout:
 
     @property
     def complete(self) -> bool:
-        """True if the rollout did not fail and no answer was cut at max_tokens."""
+        """True if the rollout did not fail and no answer was truncated at max_tokens."""
         return not self.failed and not self.truncated
 
 
@@ -169,7 +169,9 @@ class SampleRollouts(Stage):
         tokens = generation_cost_rows(
             None if prompts is None else prompts * self.group, count * self.config.max_tokens, price
         )
-        return Table("Rollouts", ("what", "count"), (("rollouts in all", f"{count:,}"), *tokens))
+        return Table(
+            "Rollouts", ("quantity", "count"), (("rollouts in all", f"{count:,}"), *tokens)
+        )
 
     async def _run(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int
@@ -414,7 +416,7 @@ def append_answer(episodes: Sequence[Episode], prompt: Tokens, sampled: Sampled)
 
 
 class ReportRollouts(Stage):
-    """Report mean rewards, also by tag, and the shares of rollouts that failed or were cut."""
+    """Report mean rewards, also by tag, and the shares of failed and truncated rollouts."""
 
     shown: int = 2  # number of rollouts per batch that are recorded as samples
 
@@ -454,7 +456,7 @@ def _reward_metrics(rewarded: Sequence[Rollout]) -> Metrics:
 
 
 def generation_metrics(rollouts: Rollouts) -> Metrics:
-    """Return the number of rollouts, the share that was cut, and the number of sampled tokens.
+    """Return the number of rollouts, the truncated share, and the number of sampled tokens.
 
     A batch without rollouts has no share.
     """

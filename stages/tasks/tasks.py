@@ -148,7 +148,7 @@ def problem_facts(
         ("train", "trained on", f"{len(train):,}"),
         ("held_out", "held out", f"{len(held_out):,}"),
     )
-    return Facts(digests), Table(f"Problems of {dataset}", ("split", "are", "problems"), rows)
+    return Facts(digests), Table(f"Problems of {dataset}", ("split", "use", "problems"), rows)
 
 
 def choose_reward(

@@ -171,7 +171,7 @@ async def _final_weights(future: Future[Checkpoint]) -> FinalWeights:
         log.warning(
             "nothing was learnt: the run took no optimiser step, so its final weights are the "
             "initial ones. A batch of rollouts gives no step if the rewards are equal within each "
-            "group: see frac_constant_groups, and truncated for answers that were cut off"
+            "group: see frac_constant_groups, and truncated for answers that reached max_tokens"
         )
     return final
 

@@ -54,9 +54,9 @@ def learning_rate_table(schedule: Schedule, model: TrainedModel) -> Table:
     value, reason = _suggestion(model)
     return Table(
         "Learning rate",
-        ("which", "value", "why"),
+        ("learning rate", "value", "basis"),
         (
-            ("set", f"{peak:g}", "the highest of the schedule"),
+            ("configured", f"{peak:g}", "peak of the schedule"),
             ("suggested for supervised fine-tuning", value, reason),
         ),
     )

@@ -97,8 +97,8 @@ def test_it_imitates_the_teacher_and_not_the_data(blobs: FakeBlobs) -> None:
         [0.0],
         [1.0],
     )
-    taught = seen.sampled_texts("taught")
-    assert len(taught) == seen.series("data/taught")[0] > 6
+    taught = seen.sampled_texts("teacher answer")
+    assert len(taught) == seen.series("data/teacher_answers")[0] > 6
     assert taught.count("{}") > 0.8 * len(taught)
 
 
@@ -168,7 +168,7 @@ def test_only_the_teachers_last_turn_is_trained_on(blobs: FakeBlobs) -> None:
         name="turns",
         observers=[seen],
     )
-    assert seen.series("data/trained_tokens") == [3.0 * seen.series("data/taught")[0]], (
+    assert seen.series("data/trained_tokens") == [3.0 * seen.series("data/teacher_answers")[0]], (
         "two braces and the stop token"
     )
     assert seen.series("held/loss_teacher")[0] > 0

@@ -283,7 +283,7 @@ def test_scores_are_means_over_tries_with_pass_at_k(blobs: FakeBlobs) -> None:
         "pass@1",
         "pass@2",
         "pass@4",
-        "cut short",
+        "truncated",
     ]
 
 

@@ -107,7 +107,7 @@ class Chat:
 
     def _note_on(self, answer: Answer) -> str:
         if answer.stopped_by == "length":
-            return f"cut at {self.params.max_tokens} tokens; --max-tokens allows more"
+            return f"truncated at {self.params.max_tokens} tokens; --max-tokens allows more"
         if answer.stopped_by == "context":
             return f"the model's context is full; {RESET_HINT}"
         return "" if answer.text else "the answer is empty"

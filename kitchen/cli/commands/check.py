@@ -186,7 +186,7 @@ def _print_adapters(out: Console, resolved: ResolvedRequest, users: Mapping[str,
         adapter = resolved.names.get(port, "")
         rows.append((port, adapter, ", ".join(typed), users.get(port, "nothing")))
     out.print()
-    out.print(table(Table("Adapters", ("port", "adapter", "with", "needed by"), tuple(rows))))
+    out.print(table(Table("Adapters", ("port", "adapter", "settings", "needed by"), tuple(rows))))
 
 
 def _print_online_answers(out: Console, resolved: ResolvedRequest) -> None:

@@ -87,7 +87,7 @@ def _splits_table(info: DatasetInfo, roles: SplitRoles | None) -> Table:
         rows.append((split, use, "" if count is None else f"{count:,}", files))
     if info.not_read:
         rows.append(("", "not read", "", shortened(info.not_read)))
-    return Table("Splits", ("split", "are", "rows", "files"), tuple(rows))
+    return Table("Splits", ("split", "use", "rows", "files"), tuple(rows))
 
 
 def _preview_command(name: str, adapters: AdapterChoice) -> str:

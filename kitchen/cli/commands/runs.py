@@ -111,7 +111,7 @@ def _adapters(order: Mapping[str, Any]) -> Table:
         settings = order["adapter_settings"].get(port, {})
         typed = [f"{key}={yaml_value(value)}" for key, value in settings.items()]
         rows.append((port, name, ", ".join(typed)))
-    return Table("Adapters", ("port", "adapter", "with"), tuple(rows))
+    return Table("Adapters", ("port", "adapter", "settings"), tuple(rows))
 
 
 def _checkpoints(blobs: BlobStore, run: str) -> list[dict[str, Any]]:

@@ -91,7 +91,7 @@ def _print_length_note(tokens: int, max_tokens: int) -> None:
     reason = ": the model's context is full"
     if tokens == max_tokens:
         reason = "; --max-tokens allows more"
-    _print_note(f"cut at {tokens} tokens{reason}")
+    _print_note(f"truncated at {tokens} tokens{reason}")
 
 
 def _print_note(text: str) -> None:

@@ -58,7 +58,7 @@ def test_a_preview_marks_the_trained_tokens(here: Path) -> None:
     # 5 of the 10 tokens of a row
     assert "share of tokens trained on  50.0%" in shown
     assert "optimiser steps in all      5" in flat  # 18 rows, 2 of 20 held out
-    assert re.search(r"^set +0\.001 +the highest of the schedule$", flat, re.MULTILINE)
+    assert re.search(r"^configured +0\.001 +peak of the schedule$", flat, re.MULTILINE)
     suggested = r"^suggested for supervised fine-tuning +not known +the formula was fitted on"
     assert re.search(suggested, flat, re.MULTILINE)
     assert "tokens read in all        180" in flat

@@ -93,7 +93,7 @@ def test_several_completions_are_numbered_and_differ() -> None:
     first, second = shown.split("[2/2]\n")
     assert first.startswith("[1/2]\n")
     assert first.removeprefix("[1/2]\n").split("\n(")[0].strip() != second.split("\n(")[0].strip()
-    assert "(cut at 9 tokens; --max-tokens allows more)" in shown
+    assert "(truncated at 9 tokens; --max-tokens allows more)" in shown
     assert output(0, *command) == shown
 
 
@@ -187,7 +187,7 @@ def test_a_conversation_beyond_the_context_is_an_error() -> None:
 
 def test_an_answer_that_is_cut_is_noted() -> None:
     shown = output(0, "chat", "dish", *GREEDY, "--max-tokens", "3", typed="?\n")
-    assert shown == "fin\n(cut at 3 tokens; --max-tokens allows more)\n"
+    assert shown == "fin\n(truncated at 3 tokens; --max-tokens allows more)\n"
 
 
 def test_an_evaluation_is_a_run_with_intervals() -> None:

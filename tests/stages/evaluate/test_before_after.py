@@ -132,7 +132,7 @@ def test_ungradable_answers_count_as_wrong_and_are_counted() -> None:
         (each.exact, each.f1, each.parsed, each.truncated, each.failed) for each in answers
     ] == [(False, 0.0, False, False, "grading took more than 2 s"), (False, 0.0, False, True, "")]
     assert failure_counts(answers) == {
-        ("cut short", "truncated"): 1,
+        ("truncated", "truncated"): 1,
         ("could not be compared", "uncompared"): 1,
     }
     metrics, table = evaluation_report(
@@ -169,7 +169,7 @@ def test_before_after_and_difference_have_intervals() -> None:
         interval(now, 3).format(),
         paired_bootstrap(was, now, 3).format(sign=True),
     )
-    assert cut == ("held", "4", "cut short", "1", "0", "")
+    assert cut == ("held", "4", "truncated", "1", "0", "")
     assert (metrics["held/field_f1_gain"], metrics["held/truncated_before"]) == (0.375, 1.0)
 
 
