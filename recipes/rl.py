@@ -14,8 +14,8 @@ from stages.tasks.reasoning_gym import load_tasks_stage
 class Rl(RolloutRecipe):
     """Policy gradient with group-relative advantages; the sampling weights may lag behind."""
 
-    # reward function: field_f1, exact or math; null for field_f1 if all reference answers are JSON
-    # objects, else exact; games and reasoning-gym have their own
+    # reward function: field_f1, exact, math, or MODULE:function for your own; null for field_f1 if
+    # all reference answers are JSON objects, else exact; games and reasoning-gym have their own
     reward: str | None = None
     grading: tasks.GradingConfig = tasks.GradingConfig()
     # centred: reward minus the group's mean (Dr. GRPO); normalised: also divided by the group's

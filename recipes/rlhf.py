@@ -14,8 +14,8 @@ class Rlhf(RolloutRecipe):
 
     # data set of comparisons; null to rank sampled answers to `dataset` by their rewards
     preferences: str | None = None
-    # reward function that ranks sampled answers: field_f1, exact or math; null for field_f1 if all
-    # reference answers are JSON objects, else exact
+    # reward function that ranks sampled answers: field_f1, exact, math, or MODULE:function for your
+    # own; null for field_f1 if all reference answers are JSON objects, else exact
     reward: str | None = None
     grading: tasks.GradingConfig = tasks.GradingConfig()
     ranking: judging.RankingConfig = judging.RankingConfig()

@@ -18,6 +18,7 @@ from kitchen.config.order import Order
 from kitchen.errors import ConfigError
 
 _CONSENT = "Loading it runs its code. If you trust this run, add --trust (in Python trust=True)"
+_FUNCTIONS = ("reward",)  # settings of recipes that may name a function, as MODULE:function
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -61,6 +62,9 @@ def check_trusted_order(
     """
     if not new_recipe:
         check_trusted_recipe(run, order.recipe, trust=trust)
+    if functions := {} if trust else _untrusted_functions(order):
+        names = " and ".join(f"{setting}={name}" for setting, name in functions.items())
+        raise NotTrusted(f"the record of run {run!r} names a function, {names}. {_CONSENT}")
     check_trusted_adapters(run, order.recorded_adapters(replaced), trust=trust)
     check_trusted_settings(run, order.recorded_settings(replaced), trust=trust)
 
@@ -88,7 +92,21 @@ def needs_trust(order: Order, *, same_process: bool) -> bool:
     values = chain.from_iterable(port.values() for port in settings)
     sends_secrets = any(map(_decides_where_secrets_go, values))
     untrusted = _untrusted_adapters(order.recorded_adapters(order.objects))
-    return bool(untrusted) or not is_trusted_recipe or sends_secrets
+    functions = _untrusted_functions(order)
+    return bool(untrusted or functions) or not is_trusted_recipe or sends_secrets
+
+
+def _untrusted_functions(order: Order) -> Mapping[str, str]:
+    """Return the settings that name a function outside of the package `recipes`.
+
+    That its module has been imported is no reason for trust: `os:system` is a function, too.
+    """
+    names = {key: order.settings.get(key) for key in _FUNCTIONS}
+    return {
+        key: name
+        for key, name in names.items()
+        if isinstance(name, str) and ":" in name and not _is_trusted_recipe(name)
+    }
 
 
 def _untrusted_adapters(adapters: Mapping[str, str]) -> Mapping[str, str]:

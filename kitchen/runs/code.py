@@ -28,8 +28,9 @@ class OtherCode(ResumeError):
 def code_digests(recipe: str, step: Step) -> Mapping[str, str]:
     """Return the SHA-256 of each module of the user that a run uses, by name.
 
-    These are the modules of the recipe, of its stages and of the functions in their options, and
-    those that they import. Comments and the layout of the code do not count.
+    These are the modules of the recipe, of its stages and of the functions in their options, also
+    of those named as MODULE:function, and those that they import. Comments and the layout of the
+    code do not count.
     """
     modules: dict[str, ModuleType] = {}
     waiting = [recipe.partition(":")[0], *_modules_of(_values(step))]
@@ -62,6 +63,8 @@ def _modules_of(values: Iterable[Any]) -> Iterator[str]:
     for value in values:
         if isinstance(value, ModuleType):
             yield value.__name__
+        if isinstance(value, str) and ":" in value:  # a function by name, MODULE:function
+            yield value.partition(":")[0]
         for owner in (value, type(value)):
             name = getattr(owner, "__module__", None)
             if isinstance(name, str):

@@ -16,6 +16,7 @@ from kitchen.ports.environments import Env, StepResult
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.math_grader import math_reward
+from stages.tasks.own_reward import RowReward
 from stages.tasks.step_results import call_function, check_step_result, function_name
 from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
 
@@ -32,7 +33,7 @@ class Question:
 
     messages: tuple[Message, ...]
     answer: str
-    reward: Reward  # a module-level function if there are workers
+    reward: Reward | RowReward  # a module-level function if there are workers
     tag: str
     workers: WorkerPool | None = None  # for a reward that may hang; None to compute it here
     other_answers: tuple[str, ...] = ()  # which are right, too
@@ -99,7 +100,7 @@ BUILT_IN = frozenset(REWARDS)  # a right answer is worth 1 as an answer to itsel
 
 
 async def grade(
-    reward: Reward,
+    reward: Reward | RowReward,
     answer: str,
     references: Sequence[str],
     grading: GradingConfig,
@@ -125,9 +126,11 @@ def _reward_or_less(result: StepResult) -> float:
 
 
 async def _grade_by(
-    reward: Reward, text: str, reference: str, workers: WorkerPool | None
+    reward: Reward | RowReward, text: str, reference: str, workers: WorkerPool | None
 ) -> StepResult:
     """Compute the reward by one reference; raises WrongResult if the function returns none."""
+    if isinstance(reward, RowReward):
+        return await reward.score(text, reference)
     if workers is not None:
         result = await workers.call(reward, text, reference)
         if isinstance(result, dict) and {"reward", "parsed"} <= result.keys():

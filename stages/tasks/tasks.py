@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from kitchen.errors import DataError, check_name
+from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
@@ -30,6 +30,12 @@ from stages.data.dataset import DatasetLoader, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
+from stages.tasks.own_reward import (
+    RewardFunction,
+    find_reward,
+    is_function_name,
+    row_rewards,
+)
 from stages.tasks.rewards import (
     AS_IS,
     MAY_HANG,
@@ -78,17 +84,19 @@ class PlannedTasks:
 class LoadTasks(DatasetLoader):
     """Read a data set of questions with reference answers; held-out sets as in LoadDataset."""
 
-    # name of one of REWARDS; None for field_f1 if all references are JSON objects, else exact
+    # name of one of REWARDS, or MODULE:function; None for field_f1 if all references are JSON
+    # objects, else exact
     reward: str | None = None
     grading: GradingConfig = AS_IS
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward is not None:
-            check_name("reward", self.reward, REWARDS)
+        check_reward_name(self.reward)
         check_grading(self.grading, self.reward)
 
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
+        if self.reward is not None and is_function_name(self.reward):
+            return self._run_with_function(store, find_reward(self.reward))
         reader = DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)
         loaded = load_splits(reader)
         sets = {"": loaded.train, **loaded.held_out}
@@ -109,6 +117,29 @@ class LoadTasks(DatasetLoader):
         }
         train = questions.pop("")
         tasks = Tasks(train, questions, workers, tuple(bad_rows))
+        return tasks, loaded.facts, loaded.table
+
+    def _run_with_function(
+        self, store: DatasetStore, function: RewardFunction
+    ) -> tuple[Tasks, Facts, Table]:
+        """Read questions whose answers a user's function rewards; a row needs no answer."""
+        reader = DatasetReader(
+            store, self.dataset, self.reading, self.seed, self.max_rows, function.parse
+        )
+        loaded = load_splits(reader)
+        workers = WorkerPool()
+        questions = dict[str, tuple[Question, ...]]()
+        for name, data in {"": loaded.train, **loaded.held_out}.items():
+            rows = list(ParsedRows(data, function.parse))
+            questions[name] = tuple(
+                replace(question, reward=reward, other_answers=())
+                for question, reward in zip(
+                    self._questions(name, rows, "exact", workers),
+                    row_rewards(function, data),
+                    strict=True,
+                )
+            )
+        tasks = Tasks(questions.pop(""), questions, workers, loaded.bad_rows)
         return tasks, loaded.facts, loaded.table
 
     def _questions(
@@ -134,6 +165,17 @@ class LoadTasks(DatasetLoader):
         if self.reward == "math":
             require_extra("math_verify", "reward=math")
         super().verify(store)
+
+
+def check_reward_name(reward: str | None) -> None:
+    """Raise ConfigError for a reward that is neither one of REWARDS nor a function by name."""
+    if reward is None:
+        return
+    if is_function_name(reward):
+        find_reward(reward)
+    elif reward not in REWARDS:
+        near = did_you_mean(reward, REWARDS)
+        raise ConfigError(f"reward={reward!r} is unknown; {near}; or name a MODULE:function")
 
 
 def problem_facts(

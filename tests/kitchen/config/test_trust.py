@@ -79,6 +79,18 @@ def test_record_loads_no_recipe_without_trust(tmp_path: Path, edit: Edit, recipe
     assert not (tmp_path / "loaded").exists()
 
 
+@pytest.mark.parametrize("reward", ["mine:Mine", "runs.dish.mine:Mine", "os:system"])
+@pytest.mark.parametrize("recipe", ["recipes.rl:Rl", "recipes.rlhf:Rlhf"])
+def test_record_loads_no_reward_without_trust(
+    tmp_path: Path, edit: Edit, recipe: str, reward: str
+) -> None:
+    edit(recipe=recipe, settings={"reward": reward})
+    shown = output(2, "resume", "dish")
+    assert f"names a function, reward={reward}" in shown
+    assert "--trust" in shown
+    assert not (tmp_path / "loaded").exists()
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -81,3 +81,22 @@ def test_comments_and_layout_do_not_count(folder: Path) -> None:
     resumed = kitchen(folder, "resume", "dish", "--json")
     assert resumed.returncode == 0, resumed.stderr
     assert json.loads(resumed.stdout)["metrics"]["paid"] == 0.4
+
+
+def test_reward_by_name_is_code_of_the_run(tmp_path: Path) -> None:
+    rows = [json.dumps({"prompt": f"{n}?", "completion": "x"}) for n in range(8)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    scores = tmp_path / "scores.py"
+    scores.write_text("def score(answer):\n    return float(open('factor').read()) * len(answer)\n")
+    settings = ["dataset=rows.jsonl", "reading.held_out=0.25", "reward=scores:score", "steps=1"]
+    settings += ["batch_size=1", "group=2", "playing.max_tokens=4", "--name", "dish"]
+    failed = kitchen(tmp_path, "run", "recipes.rl", "--training", "fake", *settings)
+    assert "FileNotFoundError" in failed.stderr
+    assert "(scores.py:2 in score)" in failed.stderr
+    (tmp_path / "factor").write_text("1")
+    assert "--trust" in kitchen(tmp_path, "resume", "dish").stderr
+    scores.write_text(scores.read_text().replace("* len", "+ len"))
+    refused = kitchen(tmp_path, "resume", "dish", "--trust")
+    assert "the code of scores has changed" in refused.stderr
+    resumed = kitchen(tmp_path, "resume", "dish", "--trust", "--other-code")
+    assert resumed.returncode == 0, resumed.stderr

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -506,3 +506,97 @@ def test_the_policy_gradient_of_the_expected_reward() -> None:
     for token in (5, 66, 200):
         expected = policy.finite_difference(token, lambda chances: chances @ rewards)
         assert -policy.gradient(token) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+class Judged(Guessing):
+    """Gives a reward to the first answer of every second rollout, and none to the others."""
+
+    rollouts = 0
+
+    def env(self) -> Judged:
+        self.rollouts += 1
+        given = Judged()
+        given.reward = 2.0 if self.rollouts % 2 else None  # type: ignore[assignment]
+        return given
+
+
+def test_rollout_without_a_reward_leaves_its_group() -> None:
+    rollouts = play(Judged())
+    [[one, other]] = rollouts.groups
+    assert (one.reward, one.abstained, other.abstained, other.failed) == (6.0, False, True, False)
+    metrics, samples = ReportRollouts().run(rollouts)
+    assert (metrics["abstained"], metrics["failed"], metrics["reward"]) == (0.5, 0.0, 6.0)
+    assert [row["reward"] for row in samples.rows] == [6.0, None]
+    assert ComputeAdvantages().run(rollouts).examples == ()  # one reward is no comparison
+
+
+def test_reference_stays_aligned_around_rollouts_without_reward() -> None:
+    abstained = replace(rollout(0.0, 4), abstained=True)
+    group = (rollout(1.0, 2), abstained, rollout(0.0, 3))
+    logprobs = [np.full(3 + count, -0.1 * count, np.float32) for count in (2, 4, 3)]
+    together = ComputeAdvantages(penalty=0.5).run(
+        Rollouts((group,)), RolloutLogprobs(tuple(logprobs))
+    )
+    alone = ComputeAdvantages(penalty=0.5).run(
+        Rollouts(((group[0], group[2]),)), RolloutLogprobs((logprobs[0], logprobs[2]))
+    )
+    assert len(together.examples) == 2
+    for (one, _), (other, _) in zip(together.examples, alone.examples, strict=True):
+        assert one.loss_inputs["advantages"].tolist() == other.loss_inputs["advantages"].tolist()
+
+
+def test_batch_without_any_reward_is_an_error() -> None:
+    with pytest.raises(RunFailed, match="none of 2 rollouts has a reward"):
+        play(Guessing(reward=None))  # type: ignore[arg-type]
+
+
+class Misshapen(Guessing):
+    """An environment that breaks the port in one of several ways."""
+
+    kind = ""
+
+    def env(self) -> Any:
+        if self.kind == "none":
+            return None
+        env = type(self)()
+        if self.kind == "blocking":
+            env.step = lambda answer: StepResult(1.0)  # type: ignore[method-assign,assignment,return-value]
+        return env
+
+    async def reset(self) -> Any:
+        return {"text": "Hi", "nothing": None, "empty": []}.get(self.kind, await super().reset())
+
+
+@pytest.mark.parametrize(
+    "kind, error",
+    [
+        ("none", "Misshapen.env returned None, and must return an Env"),
+        ("blocking", "is not a coroutine function"),
+        ("text", "reset returned 'Hi' as its messages"),
+        ("nothing", "reset returned None as its messages"),
+        ("empty", "reset returned no message"),
+    ],
+)
+def test_misshapen_environment_is_named(kind: str, error: str) -> None:
+    task = type("Misshapen", (Misshapen,), {"kind": kind, "__qualname__": "Misshapen"})()
+    [[failed, _]] = play(task, max_failed=1.0).groups
+    assert error in failed.error
+
+
+class Blocking(Guessing):
+    """Blocks the event loop for as long as it computes."""
+
+    def env(self) -> Blocking:
+        return Blocking()
+
+    async def step(self, answer: str) -> StepResult:
+        clock = asyncio.get_running_loop()
+        until = clock.time() + 0.01
+        while clock.time() < until:
+            pass
+        return StepResult(1.0)
+
+
+def test_environment_that_blocks_is_too_late() -> None:
+    [[late, _]] = play(Blocking(), max_seconds=0.005, max_failed=1.0).groups
+    assert late.error == "the environment took more than 0.005 s, and blocked the others"

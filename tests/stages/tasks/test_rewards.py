@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import sys
+import threading
+from typing import Any
 
+import numpy as np
 import pytest
 
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen.errors import ConfigError, DataError
+from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports.environments import StepResult
-from stages.rl.rollouts import RolloutConfig, RolloutRunner
+from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner
 from stages.tasks.rewards import (
     REWARDS,
     Question,
@@ -142,3 +147,88 @@ def test_hanging_grader_fails_the_rollout() -> None:
     [[played], [hung]] = asyncio.run(player.run([good, bad], 1, [0])).groups
     processes.close()
     assert (played.error, hung.error) == ("", "the environment took more than 10 s")
+
+
+class GivesUp(BaseException):
+    """Like SystemExit, not an Exception."""
+
+
+def play_question(reward: Any, count: int, **settings: Any) -> list[Rollout]:
+    """Return one rollout of each of `count` equal questions."""
+    client = FakeTraining()
+    config = RolloutConfig(4, **{"max_failed": 1.0, **settings})
+    player = RolloutRunner(client.sampler("fake"), client.tokenizer("fake"), config)
+    question = Question(({"role": "user", "content": "?"},), "5", reward, "t")
+    return list(asyncio.run(player.run([question] * count, 1, [0])).all())
+
+
+def test_functions_that_wait_are_called_side_by_side() -> None:
+    all_four = threading.Barrier(4)
+
+    def wait_for_the_others(answer: str, right: str) -> StepResult:
+        all_four.wait(timeout=60)
+        return StepResult(float(right))
+
+    rollouts = play_question(wait_for_the_others, 8, max_acting=4)
+    assert [(rollout.reward, rollout.error) for rollout in rollouts] == [(5.0, "")] * 8
+
+
+def test_function_that_hangs_fails_its_rollout_alone() -> None:
+    calls, stop = itertools.count(), threading.Event()
+
+    def hang_first(answer: str, right: str) -> StepResult:
+        if next(calls) == 0:
+            stop.wait()
+        return StepResult(1.0)
+
+    errors = [rollout.error for rollout in play_question(hang_first, 3, max_seconds=0.5)]
+    stop.set()
+    assert errors == ["the environment took more than 0.5 s", "", ""]
+
+
+async def rate_later(answer: str, right: str) -> StepResult:
+    await asyncio.sleep(0)
+    return StepResult(2.0)
+
+
+def bare(answer: str, right: str) -> Any:
+    return 0.5
+
+
+def nothing(answer: str, right: str) -> Any:
+    """Return nothing."""
+
+
+@pytest.mark.parametrize(
+    "reward, error",
+    [
+        (rate_later, ""),
+        (bare, f"{__name__}.bare returned 0.5, and must return a StepResult"),
+        (nothing, f"{__name__}.nothing returned None, and must return a StepResult"),
+        (lambda *_: {"reward": 1}, "returned {'reward': 1}, and must return a StepResult"),
+        (lambda *_: StepResult("0.5"), "returned the reward '0.5', not a finite number"),
+        (lambda *_: StepResult([1.0]), "returned the reward [1.0], not a finite number"),
+        (lambda *_: StepResult(-math.inf), "returned the reward -inf, not a finite number"),
+        (lambda *_: StepResult(1.0, "again"), "returned 'again' as its messages"),
+        (lambda *_: StepResult(1.0, ("again",)), "returned ('again',) as its messages"),
+    ],
+)
+def test_result_of_a_function_is_checked(reward: Any, error: str) -> None:
+    [rollout] = play_question(reward, 1)
+    assert error in rollout.error
+    assert bool(rollout.error) == bool(error)
+
+
+@pytest.mark.parametrize("reward", [True, np.float32(0.25), np.array(0.5), 3])
+def test_every_number_is_a_reward(reward: Any) -> None:
+    [rollout] = play_question(lambda *_: StepResult(reward), 1)
+    assert (rollout.reward, type(rollout.reward)) == (float(reward), float)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GivesUp("no power")])
+def test_exit_of_a_function_ends_the_run(error: BaseException) -> None:
+    def leave(answer: str, right: str) -> StepResult:
+        raise error
+
+    with pytest.raises(RunFailed, match=rf"{type(error).__name__}: .*test_rewards.py:\d+ in leave"):
+        play_question(leave, 2)

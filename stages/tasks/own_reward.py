@@ -1,0 +1,169 @@
+"""Rewards by name: a user's function, MODULE:function, called with an answer and its row."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kitchen.config.discovery import add_cwd_to_path, recipe_code_error
+from kitchen.errors import ConfigError, DataError, did_you_mean
+from kitchen.ports import Dataset
+from kitchen.ports.datasets import Row
+from kitchen.ports.environments import StepResult
+from stages.chat.conversations import Conversation, Message, parse_conversation
+from stages.tasks.step_results import (
+    call_function,
+    check_reward,
+    check_step_result,
+    function_name,
+)
+
+_ROW, _REFERENCE = "row", "reference"  # parameters that are no columns
+_NO_ANSWER = "-"  # stands for the answer of a row that has none, while it is parsed
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True)
+class RewardFunction:
+    """A user's reward function, and what its parameters after the first one read."""
+
+    name: str  # MODULE:function
+    call: Callable[..., Any]
+    answer: str  # the first parameter
+    required: tuple[str, ...]  # parameters without a default
+    optional: tuple[str, ...]
+    takes_all: bool  # it has **columns
+
+    def arguments(self, row: Row, where: str) -> Mapping[str, Any]:
+        """Return the arguments that a row has; raises DataError if one is missing."""
+        known = {_ROW: dict(row), **row}
+        missing = [name for name in self.required if name not in known and name != _REFERENCE]
+        if missing:
+            raise DataError(
+                f"{where}: reward={self.name} reads {missing[0]!r}, which is no column of the row, "
+                f"nor {_ROW!r} or {_REFERENCE!r}; {did_you_mean(missing[0], known)}"
+            )
+        names = [*self.required, *self.optional]
+        read = {name: known[name] for name in names if name in known}
+        columns = {**row, **read} if self.takes_all else read
+        return {name: value for name, value in columns.items() if name != self.answer}
+
+    def parse(self, row: Row, where: str) -> Conversation:
+        """Parse a row as `parse_question` does; raises DataError if it lacks a column, too."""
+        self.arguments(row, where)
+        return parse_question(row, where)
+
+
+@dataclass(frozen=True, eq=False)
+class RowReward:
+    """A user's reward function for the answers to one row."""
+
+    function: RewardFunction
+    arguments: Mapping[str, Any]
+
+    async def score(self, answer: str, reference: str) -> StepResult:
+        """Return the reward of an answer; a number or None stands for a StepResult with it."""
+        arguments = dict(self.arguments)
+        if _REFERENCE in (*self.function.required, *self.function.optional):
+            arguments.setdefault(_REFERENCE, reference)
+        result = await call_function(self.function.call, answer, **arguments)
+        source = function_name(self.function.call)
+        if isinstance(result, StepResult):
+            return check_step_result(result, source)
+        return StepResult(None if result is None else check_reward(result, source))
+
+
+def is_function_name(reward: str | None) -> bool:
+    """Return whether a reward is named as MODULE:function."""
+    return reward is not None and ":" in reward
+
+
+def find_reward(name: str) -> RewardFunction:
+    """Import a reward function, MODULE:function; raises ConfigError unless it can be called."""
+    module_name, _, attribute = name.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        module_name = module_name.removesuffix(".py").replace("/", ".").lstrip(".")
+        raise ConfigError(
+            f"reward={name} names a file; name its module: reward={module_name}:{attribute}"
+        )
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(f"reward={name}: {module_name!r} is no module; write MODULE:function")
+    add_cwd_to_path()
+    problem = f"reward={name}: {module_name} cannot be imported"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"reward={name}: there is no module {module_name!r} in this folder, nor installed; "
+                "the form is MODULE:function"
+            ) from error
+        raise recipe_code_error(problem, error) from error
+    except (Exception, SystemExit) as error:
+        raise recipe_code_error(problem, error) from error
+    call = vars(module).get(attribute)
+    if not callable(call) or inspect.isclass(call):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise ConfigError(
+            f"reward={name}: {module_name} has no function {attribute!r}; "
+            f"{did_you_mean(attribute, functions)}"
+        )
+    return _with_parameters(name, call)
+
+
+def _with_parameters(name: str, call: Callable[..., Any]) -> RewardFunction:
+    """Read the parameters of a reward function; raises ConfigError if it cannot take an answer."""
+    parameters = list(inspect.signature(call).parameters.values())
+    others = parameters[1:]
+    takes_answer = bool(parameters) and parameters[0].kind not in (
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+    only_positional = [each for each in others if each.kind is inspect.Parameter.POSITIONAL_ONLY]
+    if not takes_answer or only_positional:
+        raise ConfigError(
+            f"reward={name} is called with the answer, and by name with columns of its row, as in "
+            f"`def reward(answer, {_ROW})`; its signature is {inspect.signature(call)}"
+        )
+    named = [each for each in others if each.kind in _BY_NAME]
+    return RewardFunction(
+        name,
+        call,
+        parameters[0].name,
+        tuple(each.name for each in named if each.default is each.empty),
+        tuple(each.name for each in named if each.default is not each.empty),
+        any(each.kind is inspect.Parameter.VAR_KEYWORD for each in others),
+    )
+
+
+def row_rewards(function: RewardFunction, data: Dataset) -> Sequence[RowReward]:
+    """Return the reward of each row; raises DataError for a row without a column that it reads."""
+    return [
+        RowReward(function, function.arguments(data[at], data.where(at))) for at in range(len(data))
+    ]
+
+
+def parse_question(row: Row, where: str) -> Conversation:
+    """Parse a row as `parse_conversation` does; an answer may be missing, and is then empty."""
+    messages = row.get("messages")
+    placeholder = {"role": "assistant", "content": _NO_ANSWER}
+    if row.get("prompt") is not None and not {"completion", "choices"} & _present(row):
+        conversation = parse_conversation({**row, "completion": _NO_ANSWER}, where)
+    elif isinstance(messages, list) and messages and _role(messages[-1]) == "user":
+        conversation = parse_conversation({**row, "messages": [*messages, placeholder]}, where)
+    else:
+        return parse_conversation(row, where)
+    *prompt, answer = conversation.messages
+    empty: Message = replace(answer, content="")
+    return replace(conversation, messages=(*prompt, empty))
+
+
+def _present(row: Row) -> set[str]:
+    return {name for name, value in row.items() if value is not None}
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, Mapping) else None
