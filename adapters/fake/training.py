@@ -99,6 +99,11 @@ class FakeTraining:
         _check_name(model)
         return None
 
+    def notes(self, model: str, lora: Lora) -> Sequence[str]:
+        """Return nothing: the fake trains all of its weights."""
+        _check_name(model)
+        return ()
+
     def sha256(self, model: str) -> str:
         """Return the digest of a model's name, or of the logits in an exported folder."""
         return _digest(_check_name(model), _exported_weights(model))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapters.folders import hidden_size, model_sha256
+from adapters.folders import hidden_size, model_folder, model_sha256
+from adapters.peft.model.config_checks import check_config
 from adapters.peft.settings import Settings
 from kitchen.backend.losses import LOSSES
 from kitchen.errors import BackendError, ConfigError
@@ -65,17 +66,20 @@ class PeftTraining:
         self._machine: Machine | None = None
 
     def find(self, model: str) -> None:
-        """Raise BackendError for an unknown model, or an adapter's folder that is not supported."""
+        """Raise BackendError for an unknown model, an unsupported folder, or a missing device."""
+        self._settings.check_device()
         self._hub.find(model)
         if model.startswith("path:"):
             from adapters.peft.adapter_folder import read_adapter
 
-            read_adapter(self._hub, model)
+            if read_adapter(self._hub, model) is None:
+                check_config(self._hub.fetch(model))
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Return the tokenizer of a model or of an adapter's folder, fetched from the hub."""
         from adapters.tokenizer import fetch_tokenizer
 
+        check_config(model_folder(self._hub, model))
         return fetch_tokenizer(self._hub, model)
 
     def hidden_size(self, model: str) -> int | None:
@@ -88,6 +92,13 @@ class PeftTraining:
 
         adapter = read_adapter(self._hub, model)
         return None if adapter is None else adapter.lora
+
+    def notes(self, model: str, lora: Lora) -> Sequence[str]:
+        """Return which parts of a model the LoRA settings would not train."""
+        _check_packages()
+        from adapters.peft.model.base_model import untrained_parts
+
+        return untrained_parts(model_folder(self._hub, model), lora)
 
     def sha256(self, model: str) -> str:
         """Return the digest of a model, or of an adapter's folder together with its base."""

@@ -15,7 +15,6 @@ from adapters.peft.runtime.cpu import describe_cpu, has_fast_bfloat16
 from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.runtime.threads import default_threads
 from adapters.peft.settings import Settings
-from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
 MAX_LANES = 2  # each has its share of the threads and of the token budget
@@ -32,6 +31,7 @@ class Machine:
     """
 
     def __init__(self, settings: Settings, hub: HubClient) -> None:
+        settings.check_device()
         self.settings, self.hub = settings, hub
         self.device = _device(settings.device)
         self.dtype = _dtype(settings.dtype, self.device)
@@ -43,7 +43,6 @@ class Machine:
         on_cpu = self.device.type == "cpu"
         self.lanes = Lanes(min(MAX_LANES, self.threads) if on_cpu else 1, self.threads)
         self._bases: weakref.WeakValueDictionary[str, BaseModel] = weakref.WeakValueDictionary()
-        _check_quantization(settings, self.device)
         if on_cpu:
             _retain_freed_memory()
 
@@ -73,11 +72,6 @@ class Machine:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise BackendError(
-            f"device={name}: torch finds no CUDA device here; set device=cpu, or install a torch "
-            "built for CUDA"
-        )
     return torch.device(name)
 
 
@@ -90,23 +84,6 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     with torch.cuda.device(device):
         native = torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if native else torch.float32
-
-
-def _check_quantization(settings: Settings, device: torch.device) -> None:
-    if settings.quantization == "none":
-        return
-    from importlib.util import find_spec
-
-    missing = []
-    if device.type != "cuda":
-        missing.append("a CUDA device")
-    if find_spec("bitsandbytes") is None:
-        missing.append("the package bitsandbytes (pip install bitsandbytes)")
-    if missing:
-        raise BackendError(
-            f"quantization={settings.quantization} needs {' and '.join(missing)}, which is not "
-            "available here; set quantization=none"
-        )
 
 
 def _retain_freed_memory() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 
-from kitchen.errors import ConfigError, did_you_mean
+from kitchen.errors import BackendError, ConfigError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "cuda:0")
 DTYPES = ("auto", "float32", "bfloat16", "float64")
@@ -26,7 +27,46 @@ class Settings:
     quantization: str = "none"  # of the base model: none or 4bit
     sample_batch: int = 128  # maximum number of completions generated concurrently
 
+    def check_device(self) -> None:
+        """Raise BackendError for a CUDA device, or a package for it, that is not here.
+
+        PyTorch is imported only if the settings need a CUDA device.
+        """
+        named = str(self.device).startswith("cuda")
+        if not named and self.quantization == "none":
+            return
+        import torch
+
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if named and not count:
+            raise BackendError(
+                f"device={self.device}: torch finds no CUDA device here; set device=cpu, or "
+                "install a torch built for CUDA"
+            )
+        if named and int(self.device.partition(":")[2] or 0) >= count:
+            raise BackendError(
+                f"device={self.device}: the CUDA devices of this machine are cuda:0 to "
+                f"cuda:{count - 1}; choose one of them"
+            )
+        if self.quantization != "none":
+            self._check_quantization(has_cuda=count > 0 and self.device != "cpu")
+
+    def _check_quantization(self, *, has_cuda: bool) -> None:
+        missing = [] if has_cuda else ["a CUDA device"]
+        if find_spec("bitsandbytes") is None:
+            missing.append("the package bitsandbytes (pip install bitsandbytes)")
+        if missing:
+            raise BackendError(
+                f"quantization={self.quantization} needs {' and '.join(missing)}, which is not "
+                "available here; set quantization=none"
+            )
+
     def __post_init__(self) -> None:
+        if str(self.device).startswith("mps"):
+            raise ConfigError(
+                "device is 'mps', which is not supported: on macOS, leave device out to train on "
+                "the CPU"
+            )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
             raise ConfigError(
                 f"device is {self.device!r}; {did_you_mean(str(self.device), DEVICES)}"

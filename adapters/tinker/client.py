@@ -124,6 +124,11 @@ class TinkerTraining:
         """Return None: a server opens no adapter of this machine."""
         self.find(model)
 
+    def notes(self, model: str, lora: Lora) -> Sequence[str]:
+        """Return nothing: a server does not report which layers it trains."""
+        self.find(model)
+        return ()
+
     def sha256(self, model: str) -> None:
         """Return None: a server reports no digest, and a tinker:// path never changes."""
         self.find(model)

@@ -59,13 +59,6 @@ class BrowsableBlobs(BlobStore, Protocol):
         ...
 
 
-def top_folders(blobs: BlobStore) -> Sequence[str]:
-    """Return the topmost folders of any store; one that cannot browse lists all of its names."""
-    if isinstance(blobs, BrowsableBlobs):
-        return blobs.folders()
-    return sorted({name.partition("/")[0] for name in blobs.list() if "/" in name})
-
-
 def blob_name(name: str) -> str:
     """Return a valid name unchanged; every adapter passes names through here.
 

@@ -114,18 +114,18 @@ class ModelCatalog(Protocol):
         ...
 
     def lora(self, model: str) -> Lora | None:
-        """Return the rank and alpha of the LoRA weights in an adapter's folder.
+        """Return the rank and alpha of the LoRA weights in an adapter's folder; None for a model.
 
-        A session on that name continues their training, and must have this rank and alpha. None for
-        a whole model.
+        A session on that name continues their training, and must have this rank and alpha.
         """
         ...
 
-    def sha256(self, model: str) -> str | None:
-        """Return the digest of the weights that a model's name stands for now.
+    def notes(self, model: str, lora: Lora) -> Sequence[str]:
+        """Return what a user should know before LoRA weights of a model are trained."""
+        ...
 
-        None where a service does not publish it.
-        """
+    def sha256(self, model: str) -> str | None:
+        """Return the digest of a model's weights now; None where a service publishes none."""
         ...
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kitchen.config.order import Order
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.ports.blobs import BlobStore, sha256, top_folders
+from kitchen.ports.blobs import BlobStore, BrowsableBlobs, sha256
 from kitchen.runs.jsonl import read_lines
 from kitchen.runs.lock import in_use
 
@@ -187,3 +187,10 @@ def _summary_or_reason(blobs: BlobStore, run: str, data: bytes) -> RunSummary:
         return _summary(blobs, run, _parse_record(blobs, run, data))
     except (ConfigError, ValueError, KeyError, TypeError) as error:
         return RunSummary(run, "", "unreadable", "", 0.0, {}, str(error))
+
+
+def top_folders(blobs: BlobStore) -> Sequence[str]:
+    """Return the topmost folders of any store; one that cannot browse lists all of its names."""
+    if isinstance(blobs, BrowsableBlobs):
+        return blobs.folders()
+    return sorted({name.partition("/")[0] for name in blobs.list() if "/" in name})

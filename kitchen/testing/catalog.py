@@ -7,6 +7,7 @@ import pytest
 from kitchen.errors import BackendError
 from kitchen.ports.training import ModelCatalog, TrainingSession
 from kitchen.testing.subject import TrainingSubject
+from kitchen.types import Lora
 
 
 class CatalogLaws(TrainingSubject):
@@ -38,6 +39,7 @@ class CatalogLaws(TrainingSubject):
             catalog.tokenizer,
             catalog.hidden_size,
             catalog.lora,
+            lambda model: catalog.notes(model, Lora()),
             catalog.sha256,
         ):
             with pytest.raises(BackendError, match=self.unknown_model):

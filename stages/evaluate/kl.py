@@ -63,6 +63,20 @@ class _KLStage(Stage):
         return conversations
 
 
+def _with_room(
+    rows: Sequence[Conversation], tokenizer: Tokenizer, render: RenderDataset
+) -> tuple[list[Conversation], list[Tokens]]:
+    """Return the rows that leave room for an answer, which may end with the context.
+
+    Raises DataError if there are none.
+    """
+    render = replace(render, overlong="drop")
+    prompts = prompts_with_room(rows, tokenizer, render, 1, MAX_TOKENS)
+    if not prompts:
+        raise DataError("no held-out prompt leaves room for an answer in the model's context")
+    return [rows[at] for at in prompts], list(prompts.values())
+
+
 async def measure_kl(
     weights: Sampler,
     reference: Sampler,
@@ -78,13 +92,7 @@ async def measure_kl(
     near 0 far less noisy than the sum of -d. Both models score the answers, as the rounding of
     log-probabilities that come from sampling would not cancel out.
     """
-    rows = stage.prompts(held_out)
-    # an answer that ends with the context is scored as well as any other
-    render = replace(stage.render, overlong="drop")
-    with_room = prompts_with_room(rows, tokenizer, render, 1, MAX_TOKENS)
-    rows, prompts = [rows[at] for at in with_room], list(with_room.values())
-    if not rows:
-        raise DataError("no held-out prompt leaves room for an answer in the model's context")
+    rows, prompts = _with_room(stage.prompts(held_out), tokenizer, stage.render)
     sampled = await sample_answers(
         weights,
         prompts,

@@ -21,7 +21,7 @@ from kitchen.ports import (
 )
 from kitchen.ports.training import find_catalog
 from kitchen.stage import Need, Stage
-from kitchen.types import Checkpoint, Facts, Lora, RunId
+from kitchen.types import Checkpoint, Facts, Lora, RunId, Table
 from stages.train.suggested_lr import TrainedModel
 
 C = TypeVar("C", bound=Checkpoint)
@@ -60,15 +60,29 @@ class OpenSession(Stage):
 
     def preview(
         self, client: TrainingClient, models: ModelCatalog, blobs: BlobStore | None = None
-    ) -> tuple[Tokenizer, TrainedModel]:
+    ) -> tuple[Tokenizer, TrainedModel, Table]:
         initial = find_initial_weights(self.model, self.lora, client, blobs)
         model = initial.weights.model
         alpha = initial.lora.alpha if "lora_alpha" in client.capabilities else None
-        return models.tokenizer(model), TrainedModel(model, models.hidden_size(model), alpha)
+        tokenizer = models.tokenizer(model)
+        table = model_table(model, tokenizer, models.notes(model, initial.lora))
+        return tokenizer, TrainedModel(model, models.hidden_size(model), alpha), table
 
     def needs(self) -> Iterable[Need]:
         is_set = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}
         return [Need(TrainingClient, name, required=False) for name in is_set if is_set[name]]
+
+
+def model_table(model: str, tokenizer: Tokenizer, notes: Iterable[str]) -> Table:
+    """Return a table of the limits of a model, and of what a user should know of it."""
+    context, known = tokenizer.context_length, tokenizer.model_vocabulary
+    rows = [
+        ("context, in tokens", "not known" if context is None else f"{context:,}"),
+        ("tokens of the model", "not known" if known is None else f"{known:,}"),
+        ("tokens of the tokenizer", f"{tokenizer.vocabulary:,}"),
+        *(("note", note) for note in notes),
+    ]
+    return Table(f"The model {model}", ("what", "value"), tuple(rows))
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,15 @@ from typing import Any
 import torch
 
 from adapters.folders import base_model_name, is_adapter, why_not_opened
+from adapters.peft.model.config_checks import check_config
 from adapters.peft.model.decoder import is_llama_like, make_weights_contiguous
 from adapters.peft.model.hf_attention import use_tiled_attention
+from adapters.peft.model.lora import report_untrained, target_paths
 from adapters.peft.model.network import ForwardMode, choose_forward_mode
 from adapters.peft.settings import Settings
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
+from kitchen.types import Lora
 
 # nothing is fetched, and no code of the folder is run
 _OFFLINE = {"local_files_only": True, "trust_remote_code": False}
@@ -83,15 +86,52 @@ def _open(folder: Path, settings: Settings, device: torch.device, dtype: torch.d
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         )
         options["device_map"] = {"": device}
+    check_config(folder)
+    with _explained(folder), progress_bars_disabled():
+        return library.AutoModelForCausalLM.from_pretrained(
+            folder, config=_read_config(folder), dtype=dtype, **_OFFLINE, **options
+        )
+
+
+def read_architecture(folder: Path) -> Any:
+    """Build the modules of a model on torch's current device, without reading its weights."""
+    import transformers
+
+    library: Any = transformers
+    check_config(folder)
+    with _explained(folder):
+        return library.AutoModelForCausalLM.from_config(_read_config(folder))
+
+
+def untrained_parts(folder: Path, lora: Lora) -> tuple[str, ...]:
+    """Return which parts of a model have no LoRA weights, though the settings select them.
+
+    Only the modules are built, without weights. Raises BackendError for a model that cannot be
+    opened.
+    """
+    with torch.device("meta"):
+        model = read_architecture(folder)
+    return report_untrained(model, lora, target_paths(model, lora))
+
+
+def _read_config(folder: Path) -> Any:
+    import transformers
+
+    library: Any = transformers
+    config = library.AutoConfig.from_pretrained(folder, **_OFFLINE)
+    for name, known in _IMPLEMENTATIONS.items():
+        if getattr(config, name, None) not in known:
+            setattr(config, name, None)  # the choice of transformers
+    if getattr(config.get_text_config(), "attn_logit_softcapping", None):
+        config._attn_implementation = "eager"  # the others ignore the cap
+    return config
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Translate errors of transformers into BackendError, which names the folder."""
     try:
-        with progress_bars_disabled():
-            config = library.AutoConfig.from_pretrained(folder, **_OFFLINE)
-            for name, known in _IMPLEMENTATIONS.items():
-                if getattr(config, name, None) not in known:
-                    setattr(config, name, None)  # the choice of transformers
-            return library.AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=dtype, **_OFFLINE, **options
-            )
+        yield
     except Exception as error:
         reason = why_not_opened(folder, error)
         raise BackendError(f"the model cannot be opened: {reason}") from error

@@ -265,6 +265,26 @@ def target_paths(model: Any, lora: Lora) -> list[str]:
     return paths
 
 
+def report_untrained(model: Any, lora: Lora, paths: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence if a setting selects layers that LoRA does not reach."""
+    name = type(model).__name__
+    trained = ", ".join(dict.fromkeys(path.rpartition(".")[2] for path in paths))
+    in_mlp = [path for path in paths if not any(map(ATTENTION.search, path.split(".")))]
+    has_experts = any(
+        parameter.dim() == 3 and "expert" in path for path, parameter in model.named_parameters()
+    )
+    if lora.train_mlp and has_experts:
+        return (
+            f"the experts of {name} are not trained: they are not linear layers, and have no LoRA "
+            f"weights; only {trained} are trained",
+        )
+    if lora.train_mlp and not in_mlp:
+        return (f"train_mlp found no layer of {name}: only {trained} are trained",)
+    if lora.train_attn and len(in_mlp) == len(paths):
+        return (f"train_attn found no layer of {name}: only {trained} are trained",)
+    return ()
+
+
 def _is_selected(parts: list[str], lora: Lora) -> bool:
     if parts[-1] in ROUTERS:
         return False

@@ -8,13 +8,20 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import structlog
 import torch
 
 from adapters.peft.adapter_folder import AdapterFolder
 from adapters.peft.batching.packing import NO_SHARING
 from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.logprob_head import LogprobGradFn
-from adapters.peft.model.lora import LoraAdapter, adapted_paths, check_fit
+from adapters.peft.model.lora import (
+    LoraAdapter,
+    adapted_paths,
+    check_fit,
+    report_untrained,
+    target_paths,
+)
 from adapters.peft.model.lora_dropout import Dropout
 from adapters.peft.model.network import ForwardMode, Network
 from adapters.peft.runtime.lanes import Lanes
@@ -26,6 +33,8 @@ from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import Options, scored_positions, value_and_logprob_grads
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, OptimStepResult
+
+log = structlog.get_logger("kitchen.peft")
 
 Metrics = Mapping[str, float]
 
@@ -189,6 +198,8 @@ def _insert_adapter(
 ) -> LoraAdapter:
     """Insert LoRA layers: new ones, or those of an adapter's folder."""
     if initial is None:
+        for note in report_untrained(model, lora, target_paths(model, lora)):
+            log.warning(note)
         adapter = LoraAdapter(model, lora, dtype)
         adapter.initialise()
         return adapter
