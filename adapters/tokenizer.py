@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from adapters.folders import (
     tokenizer_files,
     why_not_opened,
 )
-from kitchen.errors import BackendError, ConfigError, DataError
+from kitchen.errors import BackendError, ConfigError, DataError, did_you_mean
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Message, ToolSchema
 from kitchen.types import Tokens
@@ -32,6 +33,11 @@ TURN_ENDS = (
     "<|endofturn|>",
     "<turn|>",
     "<|eom_id|>",
+)
+# names that templates read, and that transformers sets
+_NOT_VARIABLES = frozenset(
+    {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"}
+    | {"bos_token", "eos_token", "unk_token", "pad_token"}
 )
 # for templates that write the date; the template of Llama 3 falls back to this day
 TODAY = datetime(2024, 7, 26)
@@ -93,7 +99,7 @@ class FolderTokenizer:
     @property
     def tools(self) -> bool:
         """True if the chat template reads the variable in which transformers passes tools."""
-        return self.chat and _reads_tools(self._template([{}]))
+        return self.chat and "tools" in _variables(self._template([{}]))
 
     @property
     def end_id(self) -> int:
@@ -137,13 +143,26 @@ class FolderTokenizer:
         return str(text)
 
     def render(
-        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = False,
+        tools: Sequence[ToolSchema] = (),
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Tokens:
         """Return (T,) ids; raises DataError as `render_text` does."""
-        return self.encode(self.render_text(messages, answer=answer, tools=tools))
+        text = self.render_text(
+            messages, answer=answer, tools=tools, chat_template_kwargs=chat_template_kwargs
+        )
+        return self.encode(text)
 
     def render_text(
-        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = False,
+        tools: Sequence[ToolSchema] = (),
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """Apply the chat template.
 
@@ -160,14 +179,16 @@ class FolderTokenizer:
                 "use data of prompts and completions"
             )
         schemas = [dict(tool) for tool in tools] or None
-        template = _with_fixed_date(self._template(schemas))
+        template = self._template(schemas)
+        _check_variables(template, chat_template_kwargs)
         try:
             text = self._inner.apply_chat_template(
                 [dict(message) for message in messages],
                 tools=schemas,
                 tokenize=False,
                 add_generation_prompt=answer,
-                chat_template=template,
+                chat_template=_with_fixed_date(template),
+                **chat_template_kwargs,
             )
         except Exception as error:  # an expression of a template can raise anything
             raise DataError(f"{self._template_source}: {_template_problem(error)}") from error
@@ -231,15 +252,27 @@ def _with_fixed_date(template: str) -> str:
     )
 
 
+def _check_variables(template: str, names: Iterable[str]) -> None:
+    """Raise DataError for a variable that a template does not read."""
+    for name in names:
+        known = _variables(template) - _NOT_VARIABLES
+        if name not in known:
+            raise DataError(
+                f"chat_template_kwargs.{name} is not read by the chat template; "
+                f"{did_you_mean(name, known)}"
+            )
+
+
 @cache
-def _reads_tools(template: str) -> bool:
+def _variables(template: str) -> frozenset[str]:
+    """Return the variables that a chat template reads; none if it is not Jinja."""
     from jinja2 import TemplateSyntaxError
     from jinja2.meta import find_undeclared_variables
 
     try:
-        return "tools" in find_undeclared_variables(_parse(template))
+        return frozenset(find_undeclared_variables(_parse(template)))
     except TemplateSyntaxError:  # `render` reports what is wrong with it
-        return False
+        return frozenset()
 
 
 def _parse(template: str) -> Any:

@@ -18,7 +18,7 @@ class Distillation(RolloutRecipe):
     teachers: Mapping[str, str] | None = None  # one teacher per data set: teachers.DATASET=WEIGHTS
     instruction: str = ""  # system prompt for the teacher only
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
-    rendering: chat.RenderDataset = chat.RenderDataset()  # rendering of held-out rows
+    rendering: chat.RenderDataset = chat.RenderDataset()  # of prompts and held-out rows
     # reverse: KL(student || teacher); forward: KL(teacher || student) over the teacher's top_k
     divergence: distill.DivergenceName = "reverse"
     coefficient: PositiveFloat | None = None  # weight of the reverse KL; null for 1
@@ -38,19 +38,19 @@ class Distillation(RolloutRecipe):
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         rows = self.reading, self.seed, self.problems
-        limit = self.playing.max_tokens
+        limit, prompts = self.playing.max_tokens, self.rendering.prompts
         drop_bad_rows = distill.DropBadPrompts(self.rendering, self.evaluation, limit)
         return sequence(
             *distill.load_prompts(self.dataset, self.teachers, *rows),
             train.OpenSession(self.model, self.lora),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
-            tasks.CheckPrompts(limit),
-            distill.OpenTeachers(teachers, self.instruction),
+            tasks.CheckPrompts(limit, prompts),
+            distill.OpenTeachers(teachers, self.instruction, prompts),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
             *kl_stages(evaluate.MeasureKLBefore, *kl, model=self.model),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
                 rl.Snapshot(),
-                rl.SampleRollouts(self.group, self.playing, self.seed),
+                rl.SampleRollouts(self.group, self.playing, self.seed, prompts),
                 distill.ReportAnswers(),
                 *targets,
                 for_each(rl.Minibatches(self.updates))(

@@ -7,7 +7,7 @@ from pydantic import NonNegativeFloat
 from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
 from recipes._base import RolloutRecipe
-from stages import evaluate, rl, tasks, train
+from stages import chat, evaluate, rl, tasks, train
 from stages.tasks.reasoning_gym import load_tasks_stage
 
 
@@ -18,6 +18,7 @@ class Rl(RolloutRecipe):
     # all reference answers are JSON objects, else exact; games and reasoning-gym have their own
     reward: str | None = None
     grading: tasks.GradingConfig = tasks.GradingConfig()
+    rendering: chat.PromptRendering = chat.PromptRendering()
     # centred: reward minus the group's mean (Dr. GRPO); normalised: also divided by the group's
     # standard deviation (GRPO); leave_one_out: reward minus the mean of the others (RLOO)
     advantages: rl.AdvantageName = "centred"
@@ -42,12 +43,12 @@ class Rl(RolloutRecipe):
         return sequence(
             load_tasks_stage(*problems, self.reward, self.grading),
             train.OpenSession(self.model, self.lora),
-            tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens),
+            tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
             *([reference] if with_reference else []),
-            rl.EvaluateBasePolicy(self.model, self.playing),
+            rl.EvaluateBasePolicy(self.model, self.playing, self.rendering),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
                 rl.Snapshot(),
-                rl.SampleRollouts(self.group, self.playing, self.seed),
+                rl.SampleRollouts(self.group, self.playing, self.seed, self.rendering),
                 rl.ReportRollouts(),
                 *([rl.ComputeReferenceLogprobs()] if with_reference else []),
                 rl.ComputeAdvantages(
@@ -60,6 +61,6 @@ class Rl(RolloutRecipe):
                 ),
             ),
             train.SaveFinal(),
-            rl.EvaluateTrainedPolicy(self.playing),
+            rl.EvaluateTrainedPolicy(self.playing, self.rendering),
             rl.CompareRewards(self.seed),
         )

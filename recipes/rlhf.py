@@ -5,8 +5,8 @@ from pydantic import NonNegativeFloat
 from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
 from recipes._base import RolloutRecipe
-from stages import evaluate, rl, tasks, train
-from stages import judge as judging
+from stages import chat, evaluate, rl, tasks, train
+from stages import judge as judges
 
 
 class Rlhf(RolloutRecipe):
@@ -18,8 +18,9 @@ class Rlhf(RolloutRecipe):
     # own; null for field_f1 if all reference answers are JSON objects, else exact
     reward: str | None = None
     grading: tasks.GradingConfig = tasks.GradingConfig()
-    ranking: judging.RankingConfig = judging.RankingConfig()
-    judge: judging.JudgeConfig = judging.JudgeConfig()
+    rendering: chat.PromptRendering = chat.PromptRendering()
+    ranking: judges.RankingConfig = judges.RankingConfig()
+    judge: judges.JudgeConfig = judges.JudgeConfig()
     kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat of KL to `model`
 
     def workflow(self) -> Step:
@@ -27,29 +28,29 @@ class Rlhf(RolloutRecipe):
         own_answers = self.preferences is None
         judge = self.judge.model or self.model
         own_model = [] if judge == self.model else [evaluate.IdentifyWeights(judge, "judge.start")]
-        data = self.dataset, self.reading, self.seed, self.problems
+        problems = self.dataset, self.reading, self.seed, self.problems
         how = self.reward, self.ranking, self.grading
-        rank = judging.RankAnswers(self.model, self.ranking, self.playing, self.seed)
+        rank = judges.RankAnswers(self.model, self.ranking, self.playing, self.seed, self.rendering)
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         return sequence(
             evaluate.IdentifyWeights(self.model, "start"),
             *own_model,
-            judging.comparison_source(self.preferences, *data, *how),
-            judging.CheckReadable(judge, self.judge),
-            *([rank, judging.BuildComparisons()] if own_answers else []),
-            judging.EvaluateBaseJudge(judge, self.judge),
-            judging.train_judge(self.judge, judge, self.lora, self.seed, self.save_every),
-            judging.OpenJudge(judge, self.judge),
-            judging.EvaluateJudge(self.seed),
+            judges.comparison_source(self.preferences, *problems, *how),
+            judges.CheckReadable(judge, self.judge),
+            *([rank, judges.BuildComparisons()] if own_answers else []),
+            judges.EvaluateBaseJudge(judge, self.judge),
+            judges.train_judge(self.judge, judge, self.lora, self.seed, self.save_every),
+            judges.OpenJudge(judge, self.judge),
+            judges.EvaluateJudge(self.seed),
             train.OpenSession(self.model, self.lora),
-            tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens),
+            tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
             evaluate.OpenReference(self.model),
-            rl.EvaluateBasePolicy(self.model, self.playing),
+            rl.EvaluateBasePolicy(self.model, self.playing, self.rendering),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
                 rl.Snapshot(),
-                rl.SampleRollouts(self.group, self.playing, self.seed),
-                judging.JudgeRollouts(self.playing, has_true_rewards=own_answers),
+                rl.SampleRollouts(self.group, self.playing, self.seed, self.rendering),
+                judges.JudgeRollouts(self.playing, own_answers, self.rendering),
                 rl.ReportRollouts(),
                 *([rl.ComputeReferenceLogprobs()] if self.kl_penalty else []),
                 rl.ComputeAdvantages(penalty=self.kl_penalty),
@@ -58,7 +59,7 @@ class Rlhf(RolloutRecipe):
                 ),
             ),
             train.SaveFinal(),
-            rl.EvaluateTrainedPolicy(self.playing),
+            rl.EvaluateTrainedPolicy(self.playing, self.rendering),
             *([rl.CompareRewards(self.seed)] if own_answers else []),
-            judging.CompareByJudge(self.seed),
+            judges.CompareByJudge(self.seed),
         )

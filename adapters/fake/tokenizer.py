@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -44,11 +46,21 @@ class ByteTokenizer:
         )
 
     def render(
-        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = False,
+        tools: Sequence[ToolSchema] = (),
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Tokens:
-        """Return (T,) ids; raises DataError for an unknown role, and for tools."""
+        """Return (T,) ids; raises DataError for an unknown role, for tools and for variables."""
         if tools:
             raise DataError("the fake chat template has no place for tools")
+        for name in chat_template_kwargs:
+            raise DataError(
+                f"chat_template_kwargs.{name} is not read by the fake chat template, which has no "
+                "variables"
+            )
         parts = [
             np.concatenate([[_role(m["role"])], self.encode(m["content"]), [END_OF_TURN]])
             for m in messages
@@ -58,10 +70,17 @@ class ByteTokenizer:
         return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
 
     def render_text(
-        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = False,
+        tools: Sequence[ToolSchema] = (),
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """Return the text of `render`, with special tokens written out."""
-        tokens = self.render(messages, answer=answer, tools=tools).tolist()
+        tokens = self.render(
+            messages, answer=answer, tools=tools, chat_template_kwargs=chat_template_kwargs
+        ).tolist()
         parts = [_SPELLED[token] if token >= END else bytes([token]) for token in tokens]
         return b"".join(parts).decode(errors="replace")
 

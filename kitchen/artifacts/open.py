@@ -52,6 +52,12 @@ class OpenWeights:
         chat = tokenizer.chat if rendering.get("chat") is None else rendering["chat"]
         return None if chat else str(rendering.get("separator", ""))
 
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any]:
+        """The variables for the chat template that a run was trained with."""
+        rendering = rendering_settings(self.weights.record)
+        return dict(rendering.get("chat_template_kwargs", {}))
+
     @contextmanager
     def sampler(self) -> Iterator[Sampler]:
         sampler = self.training.sampler(self.weights.source)
@@ -181,7 +187,14 @@ def rendering_settings(record: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return record.get("rendering", {}) if record else {}
 
 
-def prompt_tokens(text: str, tokenizer: Tokenizer, system: str, *, raw: str) -> Tokens:
+def prompt_tokens(
+    text: str,
+    tokenizer: Tokenizer,
+    system: str,
+    *,
+    raw: str,
+    chat_template_kwargs: Mapping[str, Any],
+) -> Tokens:
     """Return the (T,) tokens of a prompt, rendered by the chat template.
 
     `raw` is the reason why the template is not used; empty if it is.
@@ -193,7 +206,7 @@ def prompt_tokens(text: str, tokenizer: Tokenizer, system: str, *, raw: str) -> 
     if raw:
         tokens = tokenizer.encode(text, special=True)
     else:
-        tokens = tokenizer.render(messages, answer=True)
+        tokens = tokenizer.render(messages, answer=True, chat_template_kwargs=chat_template_kwargs)
     if not len(tokens):
         raise ConfigError("the prompt is empty, and the model has no beginning-of-sequence token")
     return tokens

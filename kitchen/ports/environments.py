@@ -27,7 +27,7 @@ class Env(Protocol):
     and those that may hang, belong in another process (`stages.tasks.subprocesses`).
 
     If it has an attribute `tools: Sequence[ToolSchema]`, the chat template describes these tools to
-    the policy.
+    the policy; `chat_template_kwargs: Mapping[str, Any]` are variables for the template.
     """
 
     async def reset(self) -> Sequence[Message]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from kitchen.ports.future import Future
 from kitchen.types import Floats, Sampled, Tokens
 
-Message = Mapping[str, str]  # "role" and "content"
-# a function's name, description and parameters, as chat templates read it
-ToolSchema = Mapping[str, Any]
+Message = Mapping[str, Any]  # "role" and "content", text, and fields for the chat template
+ToolSchema = Mapping[str, Any]  # a function, in the form of OpenAI's API
 
 
 class Tokenizer(Protocol):
@@ -23,37 +23,30 @@ class Tokenizer(Protocol):
     @property
     def chat(self) -> bool:
         """True if there is a chat template."""
-        ...
 
     @property
     def tools(self) -> bool:
         """True if the chat template has a place for tools."""
-        ...
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer: end of turn, end of sequence."""
-        ...
 
     @property
     def end_id(self) -> int:
         """The end-of-sequence token."""
-        ...
 
     @property
     def vocabulary(self) -> int:
         """The number of token ids."""
-        ...
 
     @property
     def model_vocabulary(self) -> int | None:
         """The number of token ids that the model reads; None if it is not known."""
-        ...
 
     @property
     def context_length(self) -> int | None:
         """The maximum number of tokens that the model reads; None if it is not known."""
-        ...
 
     def encode(self, text: str, *, special: bool = False) -> Tokens:
         """Return the (T,) ids of a text.
@@ -61,34 +54,36 @@ class Tokenizer(Protocol):
         `special` adds what the model expects before a text, such as a beginning-of-sequence token;
         nothing is added behind it, since the text of an answer may follow.
         """
-        ...
 
     def decode(self, tokens: Tokens) -> str:
         """Return the text, without special tokens."""
-        ...
 
     def render(
-        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = False,
+        tools: Sequence[ToolSchema] = (),
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Tokens:
         """Apply the chat template; `answer` adds the prompt for the assistant's next turn.
 
         Raises DataError, with the template's own words, for a conversation that the template
-        refuses, and for tools where the template has no place for them.
+        refuses, for tools where it has no place for them, and for variables that it does not read.
         """
-        ...
 
     def render_text(
-        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = False,
+        tools: Sequence[ToolSchema] = (),
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """Return the text that `render` encodes, with special tokens written out."""
-        ...
 
     def with_template(self, template: str) -> Tokenizer:
-        """Return a tokenizer with this Jinja template in place of its chat template.
-
-        Raises ConfigError for a template that cannot be used.
-        """
-        ...
+        """Return a tokenizer with this chat template; raises ConfigError if it cannot be used."""
 
 
 class Sampler(Protocol):
@@ -96,14 +91,12 @@ class Sampler(Protocol):
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
         """Score a sequence: (T,) ids to (T,) nats; the first is NaN, as nothing precedes it."""
-        ...
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
         """Return the k likeliest tokens at each position: (T, k) ids and (T, k) nats.
 
         The first row is -1 and NaN. Needs the capability "top_logprobs".
         """
-        ...
 
     def sample(
         self,
@@ -122,8 +115,6 @@ class Sampler(Protocol):
         The model's own stop ids always stop. A stop token is among the tokens returned. A stop
         string ends the completion with the token that completes it.
         """
-        ...
 
     def close(self) -> None:
         """Free the memory of the sampler; it cannot be used afterwards."""
-        ...

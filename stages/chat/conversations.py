@@ -7,23 +7,26 @@ from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Any
 
-from kitchen import ports
-from kitchen.errors import DataError, did_you_mean
+from kitchen.errors import DataError
 from kitchen.ports.datasets import Row
 from stages.chat.answer_columns import choices_around, parse_choices, split_answers
+from stages.chat.messages import Message as Message  # re-exported
+from stages.chat.messages import kind_of, parse_message, parse_text
+from stages.chat.row_columns import (
+    check_columns,
+    check_format_supported,
+    is_filled,
+    template_inputs,
+    with_system_and_history,
+)
+from stages.chat.row_fields import FIELDS
+from stages.chat.template import NO_INPUTS, TemplateInputs
 from stages.chat.text_columns import (
     list_from_text,
     messages_from_dialogue,
     messages_from_text,
 )
 
-ROLES: Mapping[str, str] = {
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
-SHAREGPT_ROLES: Mapping[str, str] = {**ROLES, "human": "user", "gpt": "assistant"}
 FORMATS = (
     "messages: [{role, content}, ...]",
     "conversations: [{from, value}, ...] (ShareGPT)",
@@ -36,17 +39,6 @@ _COMMON_NAMES: Mapping[str, Sequence[str]] = {  # names of these columns in othe
     "prompt": ("question", "instruction", "input", "query", "problem"),
     "completion": ("answer", "response", "output", "solution"),
 }
-# ignoring these fields would silently train on something other than what the author meant
-_UNSUPPORTED = ("tool_calls", "function_call", "weight")
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message of a conversation."""
-
-    role: str  # system, user, assistant or tool
-    content: str
-    trainable: bool | None = None  # read only with train_on="trainable"
 
 
 @dataclass(frozen=True)
@@ -64,6 +56,7 @@ class Conversation:
     # answers that are right too, besides the last message: only evaluations and rewards read them
     other_answers: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()  # of multiple choice: the last message is one of them
+    inputs: TemplateInputs = NO_INPUTS  # tools and variables for the chat template
 
 
 @dataclass(frozen=True)
@@ -86,34 +79,45 @@ def with_system_prompt(conversation: Conversation, instruction: str) -> Conversa
     return replace(conversation, messages=messages, single_turn=False, prompt_length=length)
 
 
-def messages_from_dicts(messages: Sequence[ports.Message]) -> tuple[Message, ...]:
-    """Convert messages from the dictionaries of tokenizers and environments."""
-    return tuple(Message(message["role"], message["content"]) for message in messages)
-
-
 def parse_conversation(row: Row, where: str) -> Conversation:
-    """Parse a row in the first of FORMATS that fits; other columns are ignored.
+    """Parse a row in the first of FORMATS that fits, with the columns of `row_fields.FIELDS`.
 
     An answer that is a list of texts has several right answers, of which the first is trained on.
     Every error starts with `where`, the row's place in the data. Raises DataError that names the
     field, or shows the row and lists the formats; also for a `label` that is false.
     """
     _check_label(row, where)
+    check_columns(row, where)
     for fields, parse in _PARSERS:
         if all(row.get(field) is not None for field in fields):
             first, others = split_answers(row, fields)
             conversation = parse(first, where)
             choices = choices_around(row, conversation.messages[-1].content)
-            return replace(conversation, other_answers=others, choices=choices)
+            conversation = replace(conversation, other_answers=others, choices=choices)
+            return _with_columns(conversation, row, where)
     if found := parse_choices(row, where):
         question, choices, right = found
         messages = (*_messages_of(row, question, "user", where), Message("assistant", right))
-        return replace(_build(messages, where), choices=choices)
+        return _with_columns(replace(_build(messages, where), choices=choices), row, where)
+    check_format_supported(row, where)
     _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
     known = f"{'; '.join(FORMATS)}{_rename_hint(row, 'prompt')}"
     hint = _delimiter_hint(row)
     raise DataError(f"{where}: no known format in the row {{{shown}}}{hint}. Formats: {known}")
+
+
+def _with_columns(conversation: Conversation, row: Row, where: str) -> Conversation:
+    """Return the conversation with the system message, history and inputs of other columns."""
+    messages = with_system_and_history(conversation.messages, row, where)
+    added = len(messages) - len(conversation.messages)
+    return replace(
+        conversation,
+        messages=messages,
+        prompt_length=conversation.prompt_length and conversation.prompt_length + added,
+        single_turn=_is_single_turn(messages),
+        inputs=template_inputs(row, where),
+    )
 
 
 def _delimiter_hint(row: Row) -> str:
@@ -152,20 +156,25 @@ def _check_incomplete(row: Row, where: str) -> None:
 
 
 def parse_completion(row: Row, field: str, where: str) -> Conversation:
-    """Parse the `prompt` of a row and the answer in `field`, each text or a list of messages.
+    """Parse the prompt of a row and the answer in `field`, each text or a list of messages.
 
-    A list that repeats the prompt before its last message, or that has no prompt beside it, is the
-    whole conversation; a list that continues the prompt begins with the assistant. A text such as
+    The prompt is in `prompt`, in `instruction` and `input`, or in a list of messages. A list that
+    repeats the prompt before its last message, or that has no prompt beside it, is the whole
+    conversation; a list that continues the prompt begins with the assistant. A text such as
     "\\n\\nHuman: ...\\n\\nAssistant: ..." is a whole conversation too. Raises DataError as
     `parse_conversation` does.
     """
-    has_prompt = row.get("prompt") not in (None, "", [])
-    prompt = _messages_of(row, "prompt", "user", where) if has_prompt else ()
+    check_columns(row, where)
+    return _with_columns(_parse_completion(row, field, where), row, where)
+
+
+def _parse_completion(row: Row, field: str, where: str) -> Conversation:
     dialogue = messages_from_dialogue(row[field]) if isinstance(row[field], str) else None
     if dialogue is None:
         answer = _messages_of(row, field, "assistant", where)
     else:
         answer = _parse_messages(dialogue, field, where)
+    column, prompt = _prompt_of(row, len(answer) == 1, where)
     if len(answer) == 1 and not prompt:
         raise DataError(
             f"{where}: {field!r} is only an answer, but 'prompt' is missing; add it, or drop the "
@@ -176,10 +185,22 @@ def parse_completion(row: Row, field: str, where: str) -> Conversation:
     if answer[0].role in ("system", "user"):
         raise DataError(
             f"{where}: {field} starts with a message of {answer[0].role!r}, so it should be a "
-            "whole conversation, but it does not contain the text of 'prompt'; reduce it to the "
-            "answer, or rename the other column (reading.columns.prompt=other)"
+            f"whole conversation, but it does not contain the text of {column!r}; reduce it to the "
+            f"answer, or rename the other column (reading.columns.{column}=other)"
         )
     return _build((*prompt, *answer), where)
+
+
+def _prompt_of(row: Row, needed: bool, where: str) -> tuple[str, tuple[Message, ...]]:
+    """Return the column and the messages of a prompt; a whole conversation needs none."""
+    if is_filled(row, "prompt"):
+        return "prompt", _messages_of(row, "prompt", "user", where)
+    if is_filled(row, "instruction"):
+        return "instruction", (_instruction_message(row, where),)
+    for column in ("messages", "conversations"):
+        if needed and is_filled(row, column):
+            return column, _message_list(row, column, where)
+    return "", ()
 
 
 def _contains_prompt(history: Sequence[Message], prompt: Sequence[Message]) -> bool:
@@ -204,15 +225,16 @@ def _build(messages: tuple[Message, ...], where: str, prompt_length: int = 0) ->
         raise DataError(
             f"{where}: no assistant message to train on; the messages are from: {', '.join(roles)}"
         )
-    single_turn = roles == ["user", "assistant"]
-    return Conversation(messages, where, single_turn, prompt_length)
+    return Conversation(messages, where, _is_single_turn(messages), prompt_length)
+
+
+def _is_single_turn(messages: Sequence[Message]) -> bool:
+    return [message.role for message in messages] == ["user", "assistant"]
 
 
 def _rename_hint(row: Row, wanted: str) -> str:
     """Return advice on renaming a column to `wanted`, preferring its common names elsewhere."""
-    known = {"chosen", "rejected", "label"}
-    for fields, _ in _PARSERS:
-        known.update(fields)
+    known = {field.name for field in FIELDS if field.level != "message"}
     candidates = [name for name in _COMMON_NAMES.get(wanted, ()) if name in row]
     candidates = candidates or [name for name in row if name not in known]
     if not candidates:
@@ -228,26 +250,33 @@ def _prompt_and_answer(row: Row, prompt: str, answer: str, where: str) -> Conver
 
 
 def _instruction(row: Row, where: str) -> Conversation:
-    """Parse an Alpaca or Dolly row: the instruction, a blank line, then `input` or `context`."""
-    prompt = _text(row["instruction"], "instruction", where)
+    """Parse an Alpaca or Dolly row."""
+    answer = "response" if row.get("response") is not None else "output"
+    text = parse_text(row[answer], answer, where)
+    return _build((_instruction_message(row, where), Message("assistant", text)), where)
+
+
+def _instruction_message(row: Row, where: str) -> Message:
+    """Return the prompt of an Alpaca or Dolly row: `instruction`, a blank line, the input."""
+    prompt = parse_text(row["instruction"], "instruction", where)
     for field in ("input", "context"):
         if row.get(field):
-            prompt += "\n\n" + _text(row[field], field, where)
-    answer = "response" if row.get("response") is not None else "output"
-    messages = (Message("user", prompt), Message("assistant", _text(row[answer], answer, where)))
-    return _build(messages, where)
+            prompt += "\n\n" + parse_text(row[field], field, where)
+    return Message("user", prompt)
 
 
 def _messages_of(row: Row, field: str, role: str, where: str) -> tuple[Message, ...]:
     """Parse a text, or a list of messages, which may be JSON in a text."""
     value = row[field]
     messages = messages_from_text(value) if isinstance(value, str) else value
+    if isinstance(messages, Mapping) and ("role" in messages or "from" in messages):
+        messages = [messages]
     if isinstance(messages, list | tuple):
         return _parse_messages(messages, field, where)
-    return (Message(role, _text(value, field, where)),)
+    return (Message(role, parse_text(value, field, where)),)
 
 
-def _message_list(row: Row, field: str, where: str) -> Conversation:
+def _message_list(row: Row, field: str, where: str) -> tuple[Message, ...]:
     items = row[field]
     if isinstance(items, str):
         items = list_from_text(items)
@@ -258,76 +287,16 @@ def _message_list(row: Row, field: str, where: str) -> Conversation:
                 f"column (reading.columns.{field}=other)"
             )
     if not isinstance(items, list | tuple):
-        raise DataError(f"{where}: {field} is {_kind(items)}, not a list of messages")
-    return _build(_parse_messages(items, field, where), where)
+        raise DataError(f"{where}: {field} is {kind_of(items)}, not a list of messages")
+    return _parse_messages(items, field, where)
 
 
 def _parse_messages(items: Sequence[Any], field: str, where: str) -> tuple[Message, ...]:
     if not items:
         raise DataError(f"{where}: {field} is empty; a conversation has at least one message")
-    return tuple(_message(item, f"{field}[{index}]", where) for index, item in enumerate(items))
-
-
-def _message(item: Any, place: str, where: str) -> Message:
-    if not isinstance(item, Mapping):
-        raise DataError(f"{where}: {place} is {_kind(item)}, not a message with role and content")
-    if "from" in item:
-        role_field, content_field, roles = "from", "value", SHAREGPT_ROLES
-    else:
-        role_field, content_field, roles = "role", "content", ROLES
-    _check_fields(item, (role_field, content_field), place, where)
-    role = _text(item[role_field], f"{place}.{role_field}", where)
-    if role not in roles:
-        raise DataError(
-            f"{where}: {place}.{role_field} {role!r} is unknown; {did_you_mean(role, roles)}"
-        )
-    trainable = item.get("trainable")
-    if trainable is not None and not isinstance(trainable, bool):
-        raise DataError(f"{where}: {place}.trainable is {_kind(trainable)}, not true or false")
-    content = _text(item[content_field], f"{place}.{content_field}", where)
-    return Message(roles[role], content, trainable)
-
-
-def _check_fields(item: Mapping[str, Any], required: Sequence[str], place: str, where: str) -> None:
-    for field in required:
-        if field not in item:
-            present = ", ".join(map(repr, item)) or "nothing"
-            raise DataError(f"{where}: {place} has no {field!r}; it has: {present}")
-    for field in _UNSUPPORTED:
-        if item.get(field) not in (None, [], {}):
-            raise DataError(
-                f"{where}: {place}.{field} is not supported: messages are text, "
-                "and 'trainable' (true or false) marks those to train on"
-            )
-
-
-def _text(value: Any, place: str, where: str) -> str:
-    if not isinstance(value, str):
-        raise DataError(
-            f"{where}: {place} is {_kind(value)}, not text; make it text, or drop the row"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}: {place} has half a character (a lone surrogate) at {error.start}"
-        ) from error
-    return value
-
-
-def _kind(value: Any) -> str:
-    """Return a phrase for the JSON type of a value: "a number"."""
-    if value is None:
-        return "null"
-    kinds: tuple[tuple[Any, str], ...] = (
-        (bool, "true or false"),
-        (int | float, "a number"),
-        (str, "text"),
-        (list | tuple, "a list"),
-        (Mapping, "an object"),
+    return tuple(
+        parse_message(item, f"{field}[{index}]", where) for index, item in enumerate(items)
     )
-    names = [name for kind, name in kinds if isinstance(value, kind)]
-    return names[0] if names else f"of type {type(value).__name__}"
 
 
 def _short(value: Any) -> str:
@@ -336,8 +305,11 @@ def _short(value: Any) -> str:
 
 
 _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Row, str], Conversation]], ...] = (
-    (("messages",), lambda row, where: _message_list(row, "messages", where)),
-    (("conversations",), lambda row, where: _message_list(row, "conversations", where)),
+    (("messages",), lambda row, where: _build(_message_list(row, "messages", where), where)),
+    (
+        ("conversations",),
+        lambda row, where: _build(_message_list(row, "conversations", where), where),
+    ),
     (
         ("prompt", "completion"),
         lambda row, where: _prompt_and_answer(row, "prompt", "completion", where),

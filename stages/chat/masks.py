@@ -16,6 +16,8 @@ from kitchen.types import Mask, Tokens
 from stages.chat.conversations import Conversation
 from stages.chat.joining import encode_continuation, starts_with
 from stages.chat.left_out import missing_text
+from stages.chat.messages import message_to_dict
+from stages.chat.template import render_by_template, text_by_template
 
 TrainOn = Literal[
     "last_assistant_message",
@@ -68,11 +70,14 @@ def trained_messages(conversation: Conversation, train_on: TrainOn) -> MessageMa
 
     The assistant's messages in the prompt are context. A turn is everything after a user or system
     message: the assistant's messages and those of its tools. The model does not write the messages
-    of tools, so they are not trained on.
+    of tools, so they are not trained on. A message that is marked takes precedence over `train_on`.
     """
     _check_marks(conversation, train_on)
     messages = conversation.messages
-    selected = [_selects(conversation, train_on, index) for index in range(len(messages))]
+    selected = [
+        _selects(conversation, train_on, index) if message.trainable is None else message.trainable
+        for index, message in enumerate(messages)
+    ]
     if not any(selected):
         roles = ", ".join(message.role for message in messages)
         raise DataError(
@@ -83,11 +88,12 @@ def trained_messages(conversation: Conversation, train_on: TrainOn) -> MessageMa
 
 
 def _check_marks(conversation: Conversation, train_on: TrainOn) -> None:
-    has_marks = any(message.trainable is not None for message in conversation.messages)
-    if train_on != "trainable" and has_marks:
+    excluded = any(message.trainable is False for message in conversation.messages)
+    if train_on == "all_tokens" and excluded:
         raise DataError(
-            f"{conversation.where}: messages have 'trainable', but train_on is {train_on!r}; "
-            "set train_on='trainable', or leave the field out"
+            f"{conversation.where}: train_on is 'all_tokens', but a message is marked as not to be "
+            "trained on (trainable, train, training or weight); set train_on='all_messages', or "
+            "leave the field out"
         )
 
 
@@ -107,7 +113,7 @@ def _selects(conversation: Conversation, train_on: TrainOn, index: int) -> bool:
         case "all_user_and_system_messages":
             return message.role in ("user", "system")
         case "trainable":
-            return message.trainable is True
+            return False  # those that are marked
 
 
 def _has_later_turn(conversation: Conversation, index: int) -> bool:
@@ -144,21 +150,20 @@ def mask_conversation(
 
 def render_prefixes(conversation: Conversation, tokenizer: Tokenizer) -> Prefixes:
     """Return a memoized renderer of prefixes, whose errors name the row's place."""
-    messages = [
-        {"role": message.role, "content": message.content} for message in conversation.messages
-    ]
+    messages = [message_to_dict(message) for message in conversation.messages]
+    inputs = conversation.inputs
 
     @cache
     def tokens(count: int, answer: bool = False, /) -> Tokens:
         try:
-            return tokenizer.render(messages[:count], answer=answer)
+            return render_by_template(messages[:count], tokenizer, inputs, answer=answer)
         except DataError as error:
             raise DataError(f"{conversation.where}: {error}") from error
 
     @cache
     def text(count: int, answer: bool = False, /) -> str:
         try:
-            return tokenizer.render_text(messages[:count], answer=answer)
+            return text_by_template(messages[:count], tokenizer, inputs, answer=answer)
         except DataError as error:
             raise DataError(f"{conversation.where}: {error}") from error
 

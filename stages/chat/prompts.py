@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from kitchen import ports
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Tokenizer
+from kitchen.ports.environments import Env
 from kitchen.ports.sampling import ToolSchema
 from kitchen.types import Tokens
-from stages.chat.conversations import Conversation, Message
+from stages.chat.conversations import Conversation
+from stages.chat.messages import Message, message_to_dict, messages_from_dicts
 from stages.chat.model_limits import has_room
 from stages.chat.render import RenderDataset
-from stages.chat.tools import with_tools_in_system_prompt
+from stages.chat.template import (
+    PromptRendering,
+    TemplateInputs,
+    check_fields_rendered,
+    check_no_template_needed,
+    check_tools_rendered,
+    in_row,
+    render_by_template,
+)
 
 
 def reference_answer(conversation: Conversation) -> str:
-    """Return the reference answer: the text of the last assistant message."""
+    """Return the reference answer: the text of the last assistant message.
+
+    Raises DataError for a call of a tool, which has no text to compare answers with.
+    """
+    if answers_by_tool_call(conversation):
+        raise DataError(
+            f"{conversation.where}: the answer is a tool call, which sampled answers cannot be "
+            "compared with; evaluate by the loss (evaluation.metric=loss), or write the call as "
+            "the content of the message"
+        )
     return conversation.messages[_last_assistant(conversation)].content
+
+
+def answers_by_tool_call(conversation: Conversation) -> bool:
+    """Return whether the last assistant message is a call of a tool."""
+    return "tool_calls" in conversation.messages[_last_assistant(conversation)].fields
 
 
 def reference_answers(conversation: Conversation) -> tuple[str, ...]:
@@ -36,12 +62,29 @@ def _last_assistant(conversation: Conversation) -> int:
     return max(index for index, role in enumerate(roles) if role == "assistant")
 
 
+def prompt_dicts(conversation: Conversation) -> tuple[ports.Message, ...]:
+    """Return the messages before the last assistant message as dictionaries."""
+    return tuple(map(message_to_dict, prompt_messages(conversation)))
+
+
+def env_inputs(env: Env) -> TemplateInputs:
+    """Return the tools and the template variables of an environment, if it has any."""
+    return TemplateInputs(
+        tuple(getattr(env, "tools", ())), getattr(env, "chat_template_kwargs", {})
+    )
+
+
 def prompt_tokens(
     conversation: Conversation, tokenizer: Tokenizer, render: RenderDataset
 ) -> Tokens:
     """Return the (T,) tokens that the model reads before its last answer."""
-    messages = [message_to_dict(message) for message in prompt_messages(conversation)]
-    return render_prompt(messages, tokenizer, render.chat)
+    inputs = conversation.inputs.over(render.chat_template_kwargs)
+    try:
+        return render_prompt(
+            prompt_dicts(conversation), tokenizer, render.chat, inputs.tools, inputs.kwargs
+        )
+    except DataError as error:
+        raise in_row(error, conversation.where) from error
 
 
 def prompts_with_room(
@@ -64,9 +107,13 @@ def prompts_with_room(
     return prompts
 
 
-def message_to_dict(message: Message) -> ports.Message:
-    """Convert a message to the dictionary of tokenizers and environments."""
-    return {"role": message.role, "content": message.content}
+def whole_prompt_tokens(
+    prompt: Conversation, tokenizer: Tokenizer, render: PromptRendering
+) -> Tokens:
+    """Return the (T,) tokens of a conversation without an answer."""
+    messages = list(map(message_to_dict, prompt.messages))
+    inputs = prompt.inputs.over(render.chat_template_kwargs)
+    return render_prompt(messages, tokenizer, None, inputs.tools, inputs.kwargs)
 
 
 def render_prompt(
@@ -74,24 +121,23 @@ def render_prompt(
     tokenizer: Tokenizer,
     chat: bool | None = None,
     tools: Sequence[ToolSchema] = (),
+    chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Tokens:
     """Return the (T,) tokens of messages, through the chat template or concatenated.
 
     `chat` is None to use the template if there is one. A template without a place for tools gets
-    them in the system prompt. Raises DataError for tools if there is no template.
+    them in the system prompt. Raises DataError for tools, variables of the template and fields of
+    messages that are not rendered.
     """
+    parsed = messages_from_dicts(messages)
+    inputs = TemplateInputs(tuple(tools), chat_template_kwargs)
     if not uses_chat_template(tokenizer, chat):
-        if tools:
-            raise DataError(
-                "tools are described through a chat template, but this model has none; choose an "
-                "instruct model"
-            )
+        check_no_template_needed(parsed, inputs)
         return tokenizer.encode("".join(message["content"] for message in messages), special=True)
-    if not tools:
-        return tokenizer.render(messages, answer=True)
-    if not tokenizer.tools:
-        return tokenizer.render(with_tools_in_system_prompt(tools, messages), answer=True)
-    return tokenizer.render(messages, answer=True, tools=tools)
+    tokens = render_by_template(messages, tokenizer, inputs, answer=True)
+    check_tools_rendered(tokens, tokenizer, inputs.tools)
+    check_fields_rendered(parsed, tokenizer, inputs)
+    return tokens
 
 
 def strip_separator(completion: str, tokenizer: Tokenizer) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
@@ -27,8 +28,16 @@ from stages.chat.masks import (
     render_prefixes,
     trained_messages,
 )
+from stages.chat.messages import message_text
 from stages.chat.model_limits import Overlong as Overlong  # re-exported
 from stages.chat.model_limits import check_sequence, longest_sequence
+from stages.chat.template import (
+    PromptRendering,
+    check_fields_rendered,
+    check_no_template_needed,
+    check_tools_rendered,
+    in_row,
+)
 from stages.chat.token_cost import EpochSize
 
 OVERLONG: tuple[str, ...] = get_args(Overlong)
@@ -54,17 +63,21 @@ class RenderCounts:
     empty_answers: int = 0  # assistant messages without text
     # right answers besides the first of a row, which are not trained on; reported if there are any
     other_answers: int = 0
+    # rows whose tools are in the system message, because the template has no place for tools;
+    # reported if there are any
+    tools_in_system_message: int = 0
 
     def __add__(self, other: RenderCounts) -> RenderCounts:
         return RenderCounts(
-            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
+            *(getattr(self, count.name) + getattr(other, count.name) for count in fields(self))
         )
 
     def reported(self) -> dict[str, int]:
-        """Return the counts by name, without that of other answers if there are none."""
-        counts: dict[str, int] = {field.name: getattr(self, field.name) for field in fields(self)}
-        if not self.other_answers:
-            del counts["other_answers"]
+        """Return the counts by name, without those that are rarely other than 0 if they are 0."""
+        counts: dict[str, int] = {count.name: getattr(self, count.name) for count in fields(self)}
+        for name in ("other_answers", "tools_in_system_message"):
+            if not counts[name]:
+                del counts[name]
         return counts
 
     def metrics(self) -> Metrics:
@@ -98,6 +111,9 @@ class RenderDataset(Stage, RenderingSettings):
     overlong: Overlong = "error"
     chat: bool | None = None  # use the chat template; null to use it if the model has one
     separator: str = " "  # text between prompt and completion if there is no chat template
+    # variables for the chat template: chat_template_kwargs.enable_thinking=false; those of a row
+    # take precedence
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("train_on", self.train_on, TRAIN_ON)
@@ -111,6 +127,11 @@ class RenderDataset(Stage, RenderingSettings):
     def rows_for_steps(self, steps: int | None, batch_size: int) -> int | None:
         """Return how many rows `steps` batches of datums use; None if rows may be dropped."""
         return steps * batch_size if steps is not None and self.overlong == "error" else None
+
+    @property
+    def prompts(self) -> PromptRendering:
+        """The rendering of prompts alone."""
+        return PromptRendering(self.chat_template_kwargs)
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
         data = RenderedDatums(rows.conversations, tokenizer, self)
@@ -206,9 +227,10 @@ def render(
     overlong: Overlong = "error",
     chat: bool | None = None,
     separator: str = " ",
+    chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Datum]:
     """Return the datums of one conversation; the options are those of RenderDataset."""
-    stage = RenderDataset(train_on, max_tokens, overlong, chat, separator)
+    stage = RenderDataset(train_on, max_tokens, overlong, chat, separator, chat_template_kwargs)
     return list(stage.datums(conversation, tokenizer))
 
 
@@ -254,7 +276,9 @@ def render_row(conversation: Conversation, tokenizer: Tokenizer, how: RenderData
     how = replace(how, max_tokens=longest_sequence(how.max_tokens, tokenizer))
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
-    return RenderedRow(data, _count(conversation, sequences, data, how.max_tokens))
+    counts = _count(conversation, sequences, data, how.max_tokens)
+    in_system_message = int(bool(conversation.inputs.tools) and not tokenizer.tools)
+    return RenderedRow(data, replace(counts, tools_in_system_message=in_system_message))
 
 
 def _count(
@@ -265,7 +289,7 @@ def _count(
 ) -> RenderCounts:
     dropped = len(sequences) - len(data)
     overlong = sum(len(sequence.tokens) > max_tokens for sequence in sequences)
-    answers = [m.content.strip() for m in conversation.messages if m.role == "assistant"]
+    answers = [message_text(m).strip() for m in conversation.messages if m.role == "assistant"]
     trained = [int(np.count_nonzero(datum.loss_inputs["weights"])) for datum in data]
     return RenderCounts(
         rows=1,
@@ -285,20 +309,36 @@ def _sequences(
     conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset
 ) -> tuple[MaskedTokens, ...]:
     selected = trained_messages(conversation, how.train_on)
+    inputs = conversation.inputs.over(how.chat_template_kwargs)
+    conversation = replace(conversation, inputs=inputs)
     use_template = tokenizer.chat if how.chat is None else how.chat
-    sequences: tuple[MaskedTokens, ...]
-    if not use_template:
-        sequences = (_joined(conversation, tokenizer, selected, how.separator),)
-    elif not tokenizer.chat:
+    if use_template and not tokenizer.chat:
         raise ConfigError("chat=true needs a chat template, and the model's tokenizer has none")
-    elif how.train_on == "all_tokens":
-        tokens = render_prefixes(conversation, tokenizer).tokens(len(selected))
-        sequences = (MaskedTokens(tokens, np.ones(len(tokens), bool)),)
+    if use_template:
+        sequences = _by_template(conversation, tokenizer, selected, how.train_on)
     else:
-        sequences = mask_conversation(conversation, tokenizer, selected)
+        sequences = (_joined(conversation, tokenizer, selected, how.separator),)
     for sequence in sequences:
         _check_mask(sequence, selected, how.train_on, conversation.where)
     return sequences
+
+
+def _by_template(
+    conversation: Conversation, tokenizer: Tokenizer, selected: MessageMask, train_on: TrainOn
+) -> tuple[MaskedTokens, ...]:
+    """Render by the chat template; raises DataError if it leaves out tools or fields."""
+    inputs = conversation.inputs
+    prefix = render_prefixes(conversation, tokenizer).tokens
+    try:
+        if inputs.tools:
+            check_tools_rendered(prefix(len(selected)), tokenizer, inputs.tools)
+        check_fields_rendered(conversation.messages, tokenizer, inputs)
+    except DataError as error:
+        raise in_row(error, conversation.where) from error
+    if train_on == "all_tokens":
+        tokens = prefix(len(selected))
+        return (MaskedTokens(tokens, np.ones(len(tokens), bool)),)
+    return mask_conversation(conversation, tokenizer, selected)
 
 
 def _check_mask(
@@ -320,6 +360,10 @@ def _joined(
     conversation: Conversation, tokenizer: Tokenizer, selected: MessageMask, separator: str
 ) -> MaskedTokens:
     """Encode one prompt and one answer, joined by the separator and closed by the end token."""
+    try:
+        check_no_template_needed(conversation.messages, conversation.inputs)
+    except DataError as error:
+        raise in_row(error, conversation.where) from error
     if not conversation.single_turn:
         roles = ", ".join(message.role for message in conversation.messages)
         raise DataError(

@@ -14,7 +14,7 @@ from kitchen.ports import Tokenizer, TrainingClient, arrival
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Datum, Metrics, Samples, Table, Tokens
 from stages.chat.conversations import Conversation, TrainRows
-from stages.chat.prompts import message_to_dict, prompt_messages
+from stages.chat.prompts import prompt_dicts
 from stages.chat.render import RenderDataset
 from stages.data.bad_rows import report_bad_rows
 from stages.data.dataset import DataConfig, HeldOut, LoadDataset
@@ -66,9 +66,7 @@ def load_prompts(
 
 
 def _prompts(rows: Sequence[Conversation], tag: str) -> list[Prompt]:
-    return [
-        Prompt(tuple(map(message_to_dict, prompt_messages(row))), tag, row.where) for row in rows
-    ]
+    return [Prompt(prompt_dicts(row), tag, row.where, row.inputs) for row in rows]
 
 
 class DropBadPrompts(Stage):
@@ -81,7 +79,7 @@ class DropBadPrompts(Stage):
     def run(
         self, tasks: Tasks, held_out: HeldOut, tokenizer: Tokenizer
     ) -> tuple[Tasks, HeldOut, Metrics, Table, Samples]:
-        tasks = good_tasks(tasks, tokenizer, self.max_tokens)
+        tasks = good_tasks(tasks, tokenizer, self.max_tokens, self.render.prompts)
         held_out = good_held_out(held_out, tokenizer, self.render, self.config)
         return tasks, held_out, *report_bad_rows([*held_out.bad_rows, *tasks.bad_rows])
 

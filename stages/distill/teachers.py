@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
-from kitchen import ports
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Array, Facts, Metrics, Tokens
-from stages.chat.conversations import Conversation, messages_from_dicts, with_system_prompt
-from stages.chat.prompts import check_system_prompt, message_to_dict, render_prompt
+from stages.chat.conversations import Conversation, with_system_prompt
+from stages.chat.prompts import check_system_prompt, whole_prompt_tokens
 from stages.chat.render import RenderDataset
+from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.data.dataset import DEFAULT_DATASET
 from stages.evaluate.reference import open_reference, weights_facts
 from stages.rl.policy_gradient import RolloutLogprobs, reference_kl
 from stages.rl.rollouts import Episode, Rollouts
-from stages.tasks.tasks import TaskBatch
+from stages.tasks.tasks import TaskBatch, prompt_of_task
 
 TeacherNames = Mapping[str, str]  # names of weights by data set; "" stands for all data sets
 
@@ -51,23 +51,23 @@ class Teachers:
     samplers: Mapping[str, Sampler]
     instruction: str
     tokenizer: Tokenizer
+    render: PromptRendering = DEFAULT_RENDERING
 
     async def inputs(self, batch: TaskBatch, rollouts: Rollouts) -> list[TeacherInput]:
         """Return all answers of a batch with the teachers' prompts, in the order of episodes."""
         inputs = []
         for task, group in zip(batch.tasks, rollouts.groups, strict=True):
             teacher = self.samplers[task.tag if task.tag in self.samplers else ""]
-            prompt = self._prompt(await task.env().reset())
+            prompt = self._prompt(await prompt_of_task(task))
             for episode in chain.from_iterable(rollout.episodes for rollout in group):
                 answer = episode.tokens[int(np.argmax(episode.action_mask)) :]
                 tokens = np.concatenate([prompt, answer])
                 inputs.append(TeacherInput(teacher, tokens, episode, len(prompt)))
         return inputs
 
-    def _prompt(self, messages: Sequence[ports.Message]) -> Tokens:
-        plain = Conversation(messages_from_dicts(messages), "")
-        prompted = with_system_prompt(plain, self.instruction)
-        return render_prompt(list(map(message_to_dict, prompted.messages)), self.tokenizer)
+    def _prompt(self, prompt: Conversation) -> Tokens:
+        prompted = with_system_prompt(prompt, self.instruction)
+        return whole_prompt_tokens(prompted, self.tokenizer, self.render)
 
     def close(self) -> None:
         with ExitStack() as stack:
@@ -80,6 +80,7 @@ class OpenTeachers(Stage):
 
     names: TeacherNames
     instruction: str = ""  # a system prompt that only the teachers read
+    render: PromptRendering = DEFAULT_RENDERING
 
     def run(
         self,
@@ -99,7 +100,7 @@ class OpenTeachers(Stage):
         except BaseException:
             Teachers(samplers, "", tokenizer).close()
             raise
-        return Teachers(samplers, self.instruction, tokenizer), facts
+        return Teachers(samplers, self.instruction, tokenizer, self.render), facts
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         for name in self.names.values():

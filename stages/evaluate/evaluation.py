@@ -28,7 +28,7 @@ from kitchen.ports import (
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples
 from stages.chat.conversations import Conversation, TrainRows
-from stages.chat.prompts import prompts_with_room, reference_answers
+from stages.chat.prompts import answers_by_tool_call, prompts_with_room, reference_answers
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut, normalise_weights
 from stages.evaluate.choices import ScoredChoices, check_choices, choice_datums, score_choices
@@ -152,6 +152,8 @@ class EvalConfig(GradingConfig):
             check_choices(conversations)
         if self.metric in UNSAMPLED:
             return self.metric
+        if self.metric == "auto" and any(map(answers_by_tool_call, conversations)):
+            return "loss"
         references = [reference_answers(conversation) for conversation in conversations]
         if self.metric == "auto":
             texts = map(self.reference, chain.from_iterable(references))

@@ -13,9 +13,12 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from kitchen.errors import ConfigError
 from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Array, Checkpoint
-from stages.chat.conversations import Conversation, Message
+from stages.chat.conversations import Conversation
+from stages.chat.messages import Message, message_text, message_to_dict, messages_from_dicts
 from stages.chat.prompts import prompt_messages, reference_answer
 from stages.chat.render import RenderDataset
+from stages.chat.template import NO_INPUTS, TemplateInputs
+from stages.chat.tools import with_tools_in_system_prompt
 from stages.preference.comparisons import Comparison
 
 EVEN = 0.5  # the judge's preference of an answer to itself
@@ -64,26 +67,43 @@ class JudgeWeights(Checkpoint):
     policy: ClassVar[bool] = False
 
 
-def answer_conversation(request: Sequence[Message], answer: str) -> Conversation:
+def answer_conversation(
+    request: Sequence[Message],
+    answer: str,
+    inputs: TemplateInputs = NO_INPUTS,
+) -> Conversation:
     """Return the conversation whose last message the judge rates, with says=answer."""
     messages = (*request, Message("assistant", answer))
-    return Conversation(messages, "the judge's input", single_turn=len(request) == 1, sampled=True)
+    return Conversation(
+        messages,
+        "the judge's input",
+        single_turn=len(request) == 1,
+        sampled=True,
+        inputs=inputs,
+    )
 
 
 def letter_conversation(
-    request: Sequence[Message], first: str, second: str, letter: str
+    request: Sequence[Message],
+    first: str,
+    second: str,
+    letter: str,
+    inputs: TemplateInputs = NO_INPUTS,
 ) -> Conversation:
     """Return the question about two answers and a reply, A or B, with says=letter."""
+    if inputs.tools:
+        messages = list(map(message_to_dict, request))
+        request = messages_from_dicts(with_tools_in_system_prompt(inputs.tools, messages))
     if len(request) == 1:
-        text = request[0].content
+        text = message_text(request[0])
     else:
-        text = "\n".join(f"{message.role}: {message.content}" for message in request)
+        text = "\n".join(f"{message.role}: {message_text(message)}" for message in request)
     question = (
         f"Which answer to this request is better?\n\n{text}\n\nAnswer A:\n{first}\n\n"
         f"Answer B:\n{second}\n\nReply with A or B."
     )
-    messages = (Message("user", question), Message("assistant", letter))
-    return Conversation(messages, "the judge's input", single_turn=True)
+    asked = (Message("user", question), Message("assistant", letter))
+    return Conversation(asked, "the judge's input", single_turn=True)
 
 
 def request_and_answers(row: Comparison) -> tuple[Sequence[Message], str, str]:
@@ -100,7 +120,13 @@ class Judge:
     tokenizer: Tokenizer
     config: JudgeConfig
 
-    async def prefers(self, request: Sequence[Message], answer: str, other: str) -> float | None:
+    async def prefers(
+        self,
+        request: Sequence[Message],
+        answer: str,
+        other: str,
+        inputs: TemplateInputs = NO_INPUTS,
+    ) -> float | None:
         """Return the probability, 0..1, that `answer` is better; 0.5 for an answer and itself.
 
         It is None if the judge cannot read them: they are too long, or its chat template changes
@@ -115,11 +141,14 @@ class Judge:
         letters = self.config.says == "letter"
         if letters:
             both = (
-                letter_conversation(request, answer, other, "A"),
-                letter_conversation(request, other, answer, "A"),
+                letter_conversation(request, answer, other, "A", inputs),
+                letter_conversation(request, other, answer, "A", inputs),
             )
         else:
-            both = (answer_conversation(request, answer), answer_conversation(request, other))
+            both = (
+                answer_conversation(request, answer, inputs),
+                answer_conversation(request, other, inputs),
+            )
         first, second = await asyncio.gather(*map(self._logprobs, both))
         if first is None or second is None:
             return None

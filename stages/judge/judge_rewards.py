@@ -11,21 +11,22 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kitchen import ports
 from kitchen.artifacts.weights import find_weights
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval
 from kitchen.statistics.significance import paired_permutation
 from kitchen.types import Metrics, Table
-from stages.chat.conversations import Message, messages_from_dicts
-from stages.chat.prompts import render_prompt, strip_separator
+from stages.chat.conversations import Conversation
+from stages.chat.messages import Message
+from stages.chat.prompts import strip_separator, whole_prompt_tokens
+from stages.chat.template import DEFAULT_RENDERING, NO_INPUTS, PromptRendering, TemplateInputs
 from stages.evaluate.reference import Reference
 from stages.judge.judge import EVEN, Judge, JudgeConfig, request_and_answers
 from stages.preference.comparisons import Comparison, Comparisons
 from stages.rl.rollout_eval import PolicyAfter, PolicyBefore
 from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts, succeeded
-from stages.tasks.tasks import TaskBatch, Tasks
+from stages.tasks.tasks import TaskBatch, Tasks, prompt_of_task
 
 
 def _is_json(text: str) -> bool:
@@ -107,7 +108,7 @@ class EvaluateBaseJudge(Stage):
 async def _preferences(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:
     """Return the judge's preference for each better answer, without those that it cannot read."""
     preferences = await asyncio.gather(
-        *(judge.prefers(*request_and_answers(row)) for row in comparisons)
+        *(judge.prefers(*request_and_answers(row), row.chosen.inputs) for row in comparisons)
     )
     return [preference for preference in preferences if preference is not None]
 
@@ -134,6 +135,7 @@ class JudgeRollouts(Stage):
 
     playing: RolloutConfig
     has_true_rewards: bool = True  # whether to report the mean of the original rewards, true_reward
+    render: PromptRendering = DEFAULT_RENDERING
 
     async def run(
         self,
@@ -144,12 +146,12 @@ class JudgeRollouts(Stage):
         rollouts: Rollouts,
     ) -> tuple[Rollouts, Metrics]:
         true_rewards = [rollout.reward for rollout in succeeded(rollouts.all())]
-        prompts = [await task.env().reset() for task in batch.tasks]
+        prompts = [await prompt_of_task(task) for task in batch.tasks]
         baselines = await self._greedy_answers(reference, tokenizer, prompts)
         inputs = zip(prompts, rollouts.groups, baselines, strict=True)
         groups = await asyncio.gather(
             *(
-                judge_group(judge, messages_from_dicts(prompt), group, baseline, tokenizer)
+                judge_group(judge, prompt.messages, group, baseline, tokenizer, prompt.inputs)
                 for prompt, group, baseline in inputs
             )
         )
@@ -163,11 +165,11 @@ class JudgeRollouts(Stage):
         self,
         reference: Reference,
         tokenizer: Tokenizer,
-        prompts: Sequence[Sequence[ports.Message]],
+        prompts: Sequence[Conversation],
     ) -> list[str]:
         futures = [
             reference.sample(
-                render_prompt(prompt, tokenizer),
+                whole_prompt_tokens(prompt, tokenizer, self.render),
                 max_tokens=self.playing.max_tokens,
                 temperature=0.0,
             )
@@ -183,6 +185,7 @@ async def judge_group(
     group: Sequence[Rollout],
     baseline: str,
     tokenizer: Tokenizer,
+    inputs: TemplateInputs = NO_INPUTS,
 ) -> tuple[tuple[Rollout, ...], int]:
     """Return the rollouts with the judge's rewards, and the number of answers it could not read.
 
@@ -192,7 +195,7 @@ async def judge_group(
     texts = list(dict.fromkeys(complete))
     other = strip_separator(baseline, tokenizer)
     preferences = await asyncio.gather(
-        *(judge.prefers(request, strip_separator(text, tokenizer), other) for text in texts)
+        *(judge.prefers(request, strip_separator(text, tokenizer), other, inputs) for text in texts)
     )
     by_text = dict(zip(texts, preferences, strict=True))
     rewards = [(by_text[rollout.text] or 0.0) if rollout.complete else 0.0 for rollout in group]
@@ -224,7 +227,7 @@ class CompareByJudge(Stage):
         metrics = Metrics()
         rows = []
         for name, problems in tasks.held_out.items():
-            requests = [messages_from_dicts(await task.env().reset()) for task in problems]
+            requests = [await prompt_of_task(task) for task in problems]
             answers = zip(requests, after.answers[name], before.answers[name], strict=True)
             judged = await asyncio.gather(*(_prefers(judge, tokenizer, *row) for row in answers))
             preferences = [preference for preference in judged if preference is not None]
@@ -249,10 +252,9 @@ class CompareByJudge(Stage):
 
 
 async def _prefers(
-    judge: Judge, tokenizer: Tokenizer, request: Sequence[Message], new: str | None, old: str | None
+    judge: Judge, tokenizer: Tokenizer, request: Conversation, new: str | None, old: str | None
 ) -> float | None:
     if new is None or old is None:
         return EVEN + ((new is not None) - (old is not None)) / 2
-    return await judge.prefers(
-        request, strip_separator(new, tokenizer), strip_separator(old, tokenizer)
-    )
+    answers = strip_separator(new, tokenizer), strip_separator(old, tokenizer)
+    return await judge.prefers(request.messages, *answers, request.inputs)

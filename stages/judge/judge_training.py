@@ -22,6 +22,7 @@ from kitchen.stage import Stage
 from kitchen.types import Metrics, RunId
 from stages.chat.conversations import Conversation, Message, TrainRows
 from stages.chat.render import RenderDataset
+from stages.chat.template import TemplateInputs
 from stages.chat.token_cost import EpochSize
 from stages.data.dataset import Epochs, ShuffledBatches
 from stages.judge.judge import (
@@ -144,7 +145,7 @@ class BuildJudgeQuestions(Stage):
     def run(self, comparisons: Comparisons) -> TrainRows:
         questions = []
         for row in comparisons.train:
-            for question in _in_both_orders(*request_and_answers(row)):
+            for question in _in_both_orders(*request_and_answers(row), row.chosen.inputs):
                 questions.append(replace(question, where=row.chosen.where))
         return TrainRows(questions)
 
@@ -152,11 +153,11 @@ class BuildJudgeQuestions(Stage):
 
 
 def _in_both_orders(
-    request: Sequence[Message], better: str, worse: str
+    request: Sequence[Message], better: str, worse: str, inputs: TemplateInputs
 ) -> tuple[Conversation, Conversation]:
     return (
-        letter_conversation(request, better, worse, "A"),
-        letter_conversation(request, worse, better, "B"),
+        letter_conversation(request, better, worse, "A", inputs),
+        letter_conversation(request, worse, better, "B", inputs),
     )
 
 

@@ -19,8 +19,14 @@ from kitchen.ports.datasets import Row
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Price, Samples, Table
-from stages.chat.conversations import Conversation, Message, messages_from_dicts
-from stages.chat.prompts import message_to_dict, prompt_messages, strip_separator
+from stages.chat.conversations import Conversation
+from stages.chat.messages import Message
+from stages.chat.prompts import (
+    answers_by_tool_call,
+    prompt_dicts,
+    strip_separator,
+)
+from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.chat.token_cost import generation_cost_rows
 from stages.data.dataset import DEFAULT_DATASET, DatasetLoader, load_splits
 from stages.data.splits import DataConfig, DatasetReader, ParsedRows
@@ -37,7 +43,7 @@ from stages.tasks.games import PREFIX as GAMES
 from stages.tasks.grading import GradingConfig
 from stages.tasks.reasoning_gym import load_tasks_stage
 from stages.tasks.rewards import AS_IS, Prompt
-from stages.tasks.tasks import Tasks
+from stages.tasks.tasks import Tasks, prompt_of_task
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,7 @@ class RankAnswers(Stage):
     ranking: RankingConfig
     playing: RolloutConfig
     seed: int = 0
+    render: PromptRendering = DEFAULT_RENDERING
 
     async def run(
         self,
@@ -146,7 +153,7 @@ class RankAnswers(Stage):
         tokenizer = models.tokenizer(weights.model)
         sets: dict[str, tuple[RankedPair, ...]] = {}
         with closing(client.sampler(weights.source)) as sampler:
-            runner = RolloutRunner(sampler, tokenizer, self.playing)
+            runner = RolloutRunner(sampler, tokenizer, self.playing, render=self.render)
             for name, indices in self._chosen(tasks).items():
                 problems = [tasks.sets()[name][at] for at in indices]
                 seed = [self.seed, crc32(b"rank"), crc32(name.encode())]
@@ -170,7 +177,7 @@ class RankAnswers(Stage):
         for name, indices in self._chosen(tasks).items():
             problems += [tasks.sets()[name][at] for at in indices]
         tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
-        prompts = prompt_tokens(problems, tokenizer)
+        prompts = prompt_tokens(problems, tokenizer, self.render)
         tries = self.ranking.tries
         answers = len(problems) * tries
         tokens = generation_cost_rows(
@@ -215,12 +222,14 @@ class BuildComparisons(Stage):
 
 
 async def _comparison(task: Task, pair: RankedPair, where: str) -> Comparison:
-    prompt = messages_from_dicts(await task.env().reset())
-    single_turn = len(prompt) == 1
+    prompt = await prompt_of_task(task)
+    single_turn = len(prompt.messages) == 1
 
     def answered(text: str) -> Conversation:
-        messages = (*prompt, Message("assistant", text))
-        return Conversation(messages, where, single_turn=single_turn, sampled=True)
+        messages = (*prompt.messages, Message("assistant", text))
+        return Conversation(
+            messages, where, single_turn=single_turn, sampled=True, inputs=prompt.inputs
+        )
 
     return Comparison(answered(pair.better), answered(pair.worse))
 
@@ -281,13 +290,17 @@ def judged_pair(row: Row, where: str) -> Comparison:
                 f"{where}: the answer of {field!r} has {size} messages, but a judge compares "
                 "single messages: the two conversations may differ only in their last message."
             )
+        if answers_by_tool_call(answered):
+            raise DataError(
+                f"{where}: the answer of {field!r} is a tool call, but a judge compares texts. "
+                "Write the call as the content of the message, or drop the row."
+            )
     return pair
 
 
 def _prompts(rows: Sequence[Comparison], tag: str) -> tuple[Prompt, ...]:
     return tuple(
-        Prompt(tuple(map(message_to_dict, prompt_messages(row.chosen))), tag, row.chosen.where)
-        for row in rows
+        Prompt(prompt_dicts(row.chosen), tag, row.chosen.where, row.chosen.inputs) for row in rows
     )
 
 

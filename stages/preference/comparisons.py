@@ -22,6 +22,8 @@ from stages.chat.conversations import Conversation, Message, parse_completion, p
 from stages.chat.masks import TrainOn
 from stages.chat.prompts import prompt_messages, prompts_with_room, reference_answer
 from stages.chat.render import RenderDataset, RenderedRow, render_row
+from stages.chat.row_columns import check_columns
+from stages.chat.row_fields import REFUSED_IN_PREFERENCES
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
@@ -161,6 +163,7 @@ def without_rejected(sets: Mapping[str, Sequence[Comparison]]) -> list[Compariso
 
 def comparison(row: Row, where: str) -> Comparison:
     """Parse a row in one of FORMATS, or a conversation, as a comparison; raises DataError."""
+    check_columns(row, where, REFUSED_IN_PREFERENCES)
     if row.get("chosen") is None and row.get("rejected") is None:
         answered = parse_conversation(row, where)
         prompt_length = len(prompt_messages(answered))

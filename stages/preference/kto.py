@@ -16,6 +16,8 @@ from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.model_limits import longest_sequence
 from stages.chat.prompts import prompt_messages
 from stages.chat.render import RenderDataset, render_row
+from stages.chat.row_columns import check_columns
+from stages.chat.row_fields import REFUSED_IN_PREFERENCES
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.bad_rows import BadRow, BadRows
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
@@ -128,6 +130,7 @@ def _with_labels(
 
 
 def _read(row: Row, where: str) -> Comparison | LabelledAnswer:
+    check_columns(row, where, REFUSED_IN_PREFERENCES)
     label = row.get("label")
     if label is None:
         unlabelled = comparison(row, where)

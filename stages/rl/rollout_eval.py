@@ -13,6 +13,7 @@ from kitchen.stage import Stage
 from kitchen.statistics.intervals import paired_bootstrap
 from kitchen.statistics.significance import paired_permutation
 from kitchen.types import Metrics, Samples, Table
+from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.evaluate.reference import open_sampler
 from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, Rollouts
 from stages.tasks.tasks import Tasks
@@ -49,6 +50,7 @@ class EvaluateBasePolicy(Stage):
     memoize = True
     model: str  # a name of weights
     config: RolloutConfig
+    render: PromptRendering = DEFAULT_RENDERING
 
     async def run(
         self,
@@ -58,7 +60,7 @@ class EvaluateBasePolicy(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[PolicyBefore, Samples]:
         sampler = open_sampler(self.model, client, blobs)
-        rollouts = await greedy_rollouts(sampler, tokenizer, tasks, self.config)
+        rollouts = await greedy_rollouts(sampler, tokenizer, tasks, self.config, self.render)
         return _evaluation(PolicyBefore, rollouts), _samples(rollouts, "before")
 
 
@@ -67,19 +69,25 @@ class EvaluateTrainedPolicy(Stage):
 
     memoize = True
     config: RolloutConfig
+    render: PromptRendering = DEFAULT_RENDERING
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, weights: FinalWeights
     ) -> tuple[PolicyAfter, Samples]:
-        rollouts = await greedy_rollouts(client.sampler(weights), tokenizer, tasks, self.config)
+        sampler = client.sampler(weights)
+        rollouts = await greedy_rollouts(sampler, tokenizer, tasks, self.config, self.render)
         return _evaluation(PolicyAfter, rollouts), _samples(rollouts, "after")
 
 
 async def greedy_rollouts(
-    sampler: Sampler, tokenizer: Tokenizer, tasks: Tasks, config: RolloutConfig
+    sampler: Sampler,
+    tokenizer: Tokenizer,
+    tasks: Tasks,
+    config: RolloutConfig,
+    render: PromptRendering,
 ) -> dict[str, Rollouts]:
     """Return one greedy rollout of each held-out problem, by set; the sampler is closed."""
-    runner = RolloutRunner(sampler, tokenizer, config, temperature=0.0)
+    runner = RolloutRunner(sampler, tokenizer, config, 0.0, render)
     rollouts = dict[str, Rollouts]()
     try:
         for name, problems in tasks.held_out.items():

@@ -18,7 +18,6 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from kitchen.errors import DataError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
 from kitchen.ports.environments import Env, Task
-from kitchen.ports.sampling import ToolSchema
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import (
@@ -34,12 +33,13 @@ from kitchen.types import (
     Tokens,
 )
 from stages.chat.model_limits import has_room
-from stages.chat.prompts import render_prompt
+from stages.chat.prompts import env_inputs, render_prompt
+from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.chat.token_cost import generation_cost_rows
 from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.step_results import open_env, reset_env, step_env
-from stages.tasks.tasks import PlannedTasks, TaskBatch, place_of
+from stages.tasks.tasks import PlannedTasks, TaskBatch, place_of, question_tokens
 
 # a datum to train on, and the number of its tokens that the policy sampled
 TrainingExample = tuple[Datum, int]
@@ -155,6 +155,7 @@ class SampleRollouts(Stage):
     group: int
     config: RolloutConfig = RolloutConfig()
     seed: int = 0
+    render: PromptRendering = DEFAULT_RENDERING
 
     def run(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, progress: Progress
@@ -165,7 +166,7 @@ class SampleRollouts(Stage):
         self, problems: PlannedTasks, tokenizer: Tokenizer, price: Price | None = None
     ) -> Table:
         count = len(problems.tasks) * self.group
-        prompts = prompt_tokens(problems.tasks, tokenizer)
+        prompts = prompt_tokens(problems.tasks, tokenizer, self.render)
         tokens = generation_cost_rows(
             None if prompts is None else prompts * self.group, count * self.config.max_tokens, price
         )
@@ -176,18 +177,20 @@ class SampleRollouts(Stage):
     async def _run(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int
     ) -> Rollouts:
-        runner = RolloutRunner(await arrival(sampler), tokenizer, self.config)
+        runner = RolloutRunner(await arrival(sampler), tokenizer, self.config, render=self.render)
         return await runner.run(batch.tasks, self.group, [self.seed, step])
 
 
-def prompt_tokens(tasks: Sequence[Task], tokenizer: Tokenizer) -> int | None:
+def prompt_tokens(
+    tasks: Sequence[Task], tokenizer: Tokenizer, render: PromptRendering
+) -> int | None:
     """Return the number of prompt tokens; None unless all tasks are single questions."""
     repeats = Counter(map(id, tasks))
     questions = {id(task): task for task in tasks if isinstance(task, Question | Prompt)}
     if len(questions) < len(repeats):
         return None
     return sum(
-        repeats[key] * len(render_prompt(question.messages, tokenizer))
+        repeats[key] * len(question_tokens(question, tokenizer, render))
         for key, question in questions.items()
     )
 
@@ -200,6 +203,7 @@ class RolloutRunner:
     tokenizer: Tokenizer
     config: RolloutConfig
     temperature: float = 1.0
+    render: PromptRendering = DEFAULT_RENDERING
 
     async def run(self, tasks: Sequence[Task], group: int, seed: Sequence[int]) -> Rollouts:
         """Return `group` rollouts of each task; raises RunFailed if too many fail.
@@ -271,7 +275,10 @@ class RolloutRunner:
     def _prompt(self, state: _RolloutState) -> Tokens | None:
         """Render the messages so far; the rollout fails if the template refuses a later message."""
         try:
-            prompt = render_prompt(state.messages, self.tokenizer, tools=state.tools)
+            inputs = env_inputs(state.env).over(self.render.chat_template_kwargs)
+            prompt = render_prompt(
+                state.messages, self.tokenizer, None, inputs.tools, inputs.kwargs
+            )
             if not state.episodes:
                 where = place_of(state.task)
                 has_room(prompt, self.config.max_tokens, MAX_TOKENS, self.tokenizer, where)
@@ -330,11 +337,6 @@ class _RolloutState:
     error: str = ""
     cause: Exception | None = None  # the exception of the environment
     done: bool = False
-
-    @property
-    def tools(self) -> Sequence[ToolSchema]:
-        """The tools that the environment offers, if any."""
-        return getattr(self.env, "tools", ())
 
     async def reset(self) -> None:
         self.env = await open_env(self.task)

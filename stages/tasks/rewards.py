@@ -9,10 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
+from typing import Any
 
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult
+from kitchen.ports.sampling import ToolSchema
+from stages.chat.template import NO_INPUTS, TemplateInputs
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.math_grader import math_reward
@@ -39,6 +42,7 @@ class Question:
     other_answers: tuple[str, ...] = ()  # which are right, too
     grading: GradingConfig = AS_IS
     where: str = field(default="", compare=False)  # its place in the data, for messages
+    inputs: TemplateInputs = NO_INPUTS  # tools and variables for the chat template
 
     def env(self) -> Env:
         return _QuestionEnv(self)
@@ -47,6 +51,14 @@ class Question:
 @dataclass(frozen=True)
 class _QuestionEnv:
     question: Question
+
+    @property
+    def tools(self) -> Sequence[ToolSchema]:
+        return self.question.inputs.tools
+
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any]:
+        return self.question.inputs.kwargs
 
     async def reset(self) -> Sequence[Message]:
         return self.question.messages
@@ -64,6 +76,15 @@ class Prompt:
     messages: tuple[Message, ...]
     tag: str = ""
     where: str = field(default="", compare=False)  # its place in the data, for messages
+    inputs: TemplateInputs = NO_INPUTS  # tools and variables for the chat template
+
+    @property
+    def tools(self) -> Sequence[ToolSchema]:
+        return self.inputs.tools
+
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any]:
+        return self.inputs.kwargs
 
     def env(self) -> Env:
         return self

@@ -15,16 +15,18 @@ from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
-from kitchen.types import Facts, Metrics, Samples, Table
+from kitchen.types import Facts, Metrics, Samples, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.messages import messages_from_dicts
 from stages.chat.model_limits import has_room
 from stages.chat.prompts import (
-    message_to_dict,
-    prompt_messages,
+    env_inputs,
+    prompt_dicts,
     reference_answer,
     reference_answers,
     render_prompt,
 )
+from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.data.bad_rows import BadRow, BadRows, BadRowsName, report_bad_rows
 from stages.data.dataset import DatasetLoader, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
@@ -47,6 +49,7 @@ from stages.tasks.rewards import (
     require_extra,
     ungradable,
 )
+from stages.tasks.step_results import open_env, reset_env
 from stages.tasks.subprocesses import WorkerPool
 
 
@@ -147,7 +150,7 @@ class LoadTasks(DatasetLoader):
     ) -> tuple[Question, ...]:
         return tuple(
             Question(
-                tuple(map(message_to_dict, prompt_messages(row))),
+                prompt_dicts(row),
                 reference_answer(row),
                 REWARDS[reward],
                 name or self.dataset,
@@ -155,6 +158,7 @@ class LoadTasks(DatasetLoader):
                 row.other_answers,
                 self.grading,
                 row.where,
+                row.inputs,
             )
             for row in rows
         )
@@ -230,10 +234,11 @@ class CheckPrompts(Stage):
     """Check that all prompts can be rendered, with room for an answer in the model's context."""
 
     max_tokens: int  # maximum tokens per answer
+    render: PromptRendering = DEFAULT_RENDERING
 
     def run(self, tasks: Tasks, tokenizer: Tokenizer) -> None:
         for task in chain.from_iterable(tasks.sets().values()):
-            check_prompt(task, tokenizer, self.max_tokens)
+            check_prompt(task, tokenizer, self.max_tokens, self.render)
 
     preview = run
 
@@ -242,24 +247,29 @@ class DropBadTasks(Stage):
     """Leave out problems whose prompts cannot be answered, and report all rows left out."""
 
     max_tokens: int  # maximum tokens per answer
+    render: PromptRendering = DEFAULT_RENDERING
 
     def run(self, tasks: Tasks, tokenizer: Tokenizer) -> tuple[Tasks, Metrics, Table, Samples]:
-        good = good_tasks(tasks, tokenizer, self.max_tokens)
+        good = good_tasks(tasks, tokenizer, self.max_tokens, self.render)
         return good, *report_bad_rows(good.bad_rows)
 
     preview = run
 
 
-def checked_prompts(bad_rows: BadRowsName, max_tokens: int) -> Stage:
+def checked_prompts(bad_rows: BadRowsName, max_tokens: int, render: PromptRendering) -> Stage:
     """Return the stage that checks all prompts, or that leaves bad ones out."""
-    return DropBadTasks(max_tokens) if bad_rows == "drop" else CheckPrompts(max_tokens)
+    if bad_rows == "drop":
+        return DropBadTasks(max_tokens, render)
+    return CheckPrompts(max_tokens, render)
 
 
-def good_tasks(tasks: Tasks, tokenizer: Tokenizer, max_tokens: int) -> Tasks:
+def good_tasks(
+    tasks: Tasks, tokenizer: Tokenizer, max_tokens: int, render: PromptRendering
+) -> Tasks:
     """Return the problems whose prompts can be answered, and the others as bad rows."""
     bad_rows = list(tasks.bad_rows)
     sets: dict[str, Sequence[Task]] = {}
-    check = partial(check_prompt, tokenizer=tokenizer, max_tokens=max_tokens)
+    check = partial(check_prompt, tokenizer=tokenizer, max_tokens=max_tokens, render=render)
     for name, problems in tasks.sets().items():
         bad = BadRows(name or "train")
         sets[name] = bad.keep(problems, check, place_of)
@@ -267,22 +277,39 @@ def good_tasks(tasks: Tasks, tokenizer: Tokenizer, max_tokens: int) -> Tasks:
     return replace(tasks, train=sets.pop(""), held_out=sets, bad_rows=tuple(bad_rows))
 
 
-def check_prompt(task: Task, tokenizer: Tokenizer, max_tokens: int) -> None:
+def check_prompt(
+    task: Task, tokenizer: Tokenizer, max_tokens: int, render: PromptRendering
+) -> None:
     """Raise DataError for a question that cannot be rendered, or leaves no room for an answer."""
     if not isinstance(task, Question | Prompt):
         return
     where = place_of(task)
     try:
-        prompt = render_prompt(task.messages, tokenizer)
+        prompt = question_tokens(task, tokenizer, render)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
     has_room(prompt, max_tokens, "playing.max_tokens", tokenizer, where)
+
+
+def question_tokens(
+    question: Question | Prompt, tokenizer: Tokenizer, render: PromptRendering
+) -> Tokens:
+    """Return the (T,) tokens of the prompt of a question."""
+    inputs = question.inputs.over(render.chat_template_kwargs)
+    return render_prompt(question.messages, tokenizer, None, inputs.tools, inputs.kwargs)
 
 
 def place_of(task: Task) -> str:
     """Return the place of a task's row in the data, or its tag."""
     where = task.where if isinstance(task, Question | Prompt) else ""
     return where or f"a prompt of {task.tag or 'the data'}"
+
+
+async def prompt_of_task(task: Task) -> Conversation:
+    """Return the first messages of a problem, with the tools that its environment offers."""
+    env = await open_env(task)
+    messages = messages_from_dicts(await reset_env(env))
+    return Conversation(messages, place_of(task), inputs=env_inputs(env))
 
 
 class TaskBatches(Stage):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.ports import Message
@@ -14,7 +16,12 @@ class ThoughtStrippingTokenizer(ByteTokenizer):
     """Removes thoughts from assistant messages before the last user message."""
 
     def render(
-        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = False,
+        tools: Sequence[ToolSchema] = (),
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Tokens:
         roles = [message["role"] for message in messages]
         last_user = max((at for at, role in enumerate(roles) if role == "user"), default=0)
@@ -24,4 +31,6 @@ class ThoughtStrippingTokenizer(ByteTokenizer):
             if at < last_user:
                 content = content.split("/think>")[-1]
             stripped.append({"role": message["role"], "content": content})
-        return super().render(stripped, answer=answer, tools=tools)
+        return super().render(
+            stripped, answer=answer, tools=tools, chat_template_kwargs=chat_template_kwargs
+        )

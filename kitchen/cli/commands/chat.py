@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,7 +52,8 @@ def chat(weights: str, adapters: AdapterChoice, params: SamplingParams, system: 
             if at_terminal:
                 greeting = f"{opened.weights.name}: type /help to see the commands"
                 console(to_stderr=True).print(greeting, soft_wrap=True)
-            session = Chat(sampler, tokenizer, params, system)
+            kwargs = opened.chat_template_kwargs
+            session = Chat(sampler, tokenizer, params, system, chat_template_kwargs=kwargs)
             _run_conversation(session, at_terminal=at_terminal)
     return 0
 
@@ -86,6 +87,8 @@ class Chat:
     system: str
     messages: list[Message] = field(default_factory=list)
     requests: int = 0  # each has its own seed
+    # variables for the chat template
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""  # why the last answer ended, if the user should know
 
     def answer(self, text: str) -> Iterator[str]:
@@ -93,7 +96,11 @@ class Chat:
         messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
         answer = Answer()
         self.note = ""
-        prompt = self.tokenizer.render(conversation(self.system, messages), answer=True)
+        prompt = self.tokenizer.render(
+            conversation(self.system, messages),
+            answer=True,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
         try:
             for size in chain(CHUNK_SIZES, repeat(CHUNK_SIZES[-1])):
                 self._extend(answer, prompt, min(size, self.params.max_tokens - len(answer.tokens)))

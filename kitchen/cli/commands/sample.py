@@ -43,7 +43,13 @@ def sample(request: SampleRequest, adapters: AdapterChoice, *, json: bool) -> in
         no_template = "--raw turns it off" if request.raw else ""
         if not request.raw and tokenizer.chat and separator is not None:
             no_template = NO_TEMPLATE_REASON
-        tokens = prompt_tokens(prompt, tokenizer, request.system, raw=no_template)
+        tokens = prompt_tokens(
+            prompt,
+            tokenizer,
+            request.system,
+            raw=no_template,
+            chat_template_kwargs=opened.chat_template_kwargs,
+        )
         with opened.sampler() as sampler:
             completions = sampler.sample(
                 tokens,

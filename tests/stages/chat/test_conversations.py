@@ -108,11 +108,11 @@ def bad_message(**message):
         ),
         (
             bad_message(role="assistant", content="", tool_calls=[{"id": 1}]),
-            "messages[2].tool_calls is not supported",
+            "messages[2].tool_calls[0] is not a call of a function: it needs a 'name'",
         ),
         (
-            bad_message(role="assistant", content="x", weight=0),
-            "messages[2].weight is not supported",
+            bad_message(role="assistant", content="x", weight=0.5),
+            "messages[2].weight is a number, not 0 or 1",
         ),
         ({"messages": []}, "chats.jsonl:12: messages is empty"),
         ({"messages": "hello"}, "chats.jsonl:12: messages is text, not a list of messages"),

@@ -144,10 +144,13 @@ def test_trainable_is_per_message():
         shown(datum)
         == "<258>S<257>[<259>a<257>]<260>B<257><259>c<257><260>D<257>[<261>e<257>]<260>[F<257>]"
     )
-    with pytest.raises(
-        DataError, match="a:1: messages have 'trainable', but train_on is 'all_assistant_messages'"
-    ):
-        render(Conversation(messages, "a:1"), ByteTokenizer())
+    datum = only(render(Conversation(messages, "a:1"), ByteTokenizer()))
+    assert (
+        shown(datum)
+        == "<258>S<257>[<259>a<257>]<260>B<257><259>c<257><260>[D<257><261>e<257>]<260>[F<257>]"
+    )
+    with pytest.raises(DataError, match=r"^a:1: train_on is 'all_tokens', but a message is marked"):
+        render(Conversation(messages, "a:1"), ByteTokenizer(), train_on="all_tokens")
 
 
 def test_text_after_the_end_of_turn_is_not_trained_on():

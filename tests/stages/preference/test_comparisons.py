@@ -16,8 +16,9 @@ from kitchen.types import Datum, Metrics, Sampled
 from recipes._base import EpochRecipe
 from recipes.dpo import Dpo
 from recipes.kto import Kto
-from stages.chat.conversations import Conversation, Message, messages_from_dicts
+from stages.chat.conversations import Conversation, Message
 from stages.chat.masks import TRAIN_ON, TrainOn
+from stages.chat.messages import messages_from_dicts
 from stages.chat.render import RenderDataset
 from stages.evaluate.evaluation import EvalConfig
 from stages.preference.comparisons import (

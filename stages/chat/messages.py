@@ -1,0 +1,269 @@
+"""Messages of conversations, and the parsing of one message with all its fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kitchen import ports
+from kitchen.errors import DataError, did_you_mean
+from stages.chat.row_fields import FLAGS, REASONING, REFUSED_IN_MESSAGES, TEMPLATE_FIELDS
+
+ROLES: Mapping[str, str] = {
+    "system": "system",
+    "developer": "system",  # OpenAI's newer name
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+SHAREGPT_ROLES: Mapping[str, str] = {
+    **ROLES,
+    "human": "user",
+    "gpt": "assistant",
+    "observation": "tool",
+    "function_call": "assistant",  # its text is the call, as JSON
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a conversation."""
+
+    role: str  # system, user, assistant or tool
+    content: str
+    trainable: bool | None = None  # whether to train on it; None: rendering.train_on decides
+    # fields besides these, for the chat template, such as "reasoning_content"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def without(self, names: Sequence[str]) -> Message:
+        """Return the message without some of its further fields."""
+        kept = {name: value for name, value in self.fields.items() if name not in names}
+        return Message(self.role, self.content, self.trainable, kept)
+
+
+def message_text(message: Message) -> str:
+    """Return the content of a message and its tool calls as text."""
+    texts = [message.content] if message.content else []
+    texts += [json.dumps(call["function"]) for call in message.fields.get("tool_calls", ())]
+    return "\n".join(texts)
+
+
+def message_to_dict(message: Message) -> ports.Message:
+    """Convert a message to the dictionary that tokenizers and environments take.
+
+    Chat templates have several names for a thought, so it has all of them.
+    """
+    fields = dict(message.fields)
+    thoughts = [fields[name] for name in REASONING if name in fields]
+    if thoughts:
+        fields |= dict.fromkeys(REASONING, thoughts[0])
+    return {"role": message.role, "content": message.content, **fields}
+
+
+def messages_from_dicts(messages: Sequence[ports.Message]) -> tuple[Message, ...]:
+    """Convert messages from the dictionaries of tokenizers and environments."""
+    parsed: list[Message] = []
+    for message in messages:
+        fields = {name: message[name] for name in message if name not in ("role", "content")}
+        parsed.append(Message(message["role"], message["content"], fields=fields))
+    return tuple(parsed)
+
+
+def parse_message(item: Any, place: str, where: str) -> Message:
+    """Parse a message of any format; raises DataError that names the row and the field."""
+    if not isinstance(item, Mapping):
+        raise DataError(f"{where}: {place} is {kind_of(item)}, not a message with role and content")
+    if "from" in item:
+        role_field, content_field, roles = "from", "value", SHAREGPT_ROLES
+    else:
+        role_field, content_field, roles = "role", "content", ROLES
+    calls = _calls_of(item, place, where)
+    _check_fields(item, role_field, place, where)
+    name = parse_text(item[role_field], f"{place}.{role_field}", where)
+    if name not in roles:
+        raise DataError(
+            f"{where}: {place}.{role_field} {name!r} is unknown; {did_you_mean(name, roles)}"
+        )
+    if not calls:
+        _check_fields(item, content_field, place, where)
+    content_place = f"{place}.{content_field}"
+    content, thought = _content_of(item.get(content_field), content_place, where, bool(calls))
+    if calls and roles[name] != "assistant":
+        raise DataError(f"{where}: {place} has tool calls, but its role is {name!r}")
+    if name == "function_call":
+        calls, content = parse_calls(content, content_place, where), ""
+    fields = _template_fields(item, thought, place, where)
+    if calls:
+        fields["tool_calls"] = calls
+    return Message(roles[name], content, _flag_of(item, roles[name], place, where), fields)
+
+
+def _check_fields(item: Mapping[str, Any], required: str, place: str, where: str) -> None:
+    """Raise DataError if a field is missing, or if one that is not supported is there."""
+    if required not in item:
+        present = ", ".join(map(repr, item)) or "nothing"
+        raise DataError(f"{where}: {place} has no {required!r}; it has: {present}")
+    for name, reason in REFUSED_IN_MESSAGES.items():
+        if item.get(name) not in (None, [], {}, ""):
+            raise DataError(
+                f"{where}: {place}.{name} is not supported: {reason}. Remove the field, or drop "
+                "the row"
+            )
+
+
+def _flag_of(item: Mapping[str, Any], role: str, place: str, where: str) -> bool | None:
+    """Return whether the message is to be trained on, if a field says so."""
+    flags: dict[str, bool] = {}
+    for name in FLAGS:
+        value = item.get(name)
+        if name == "weight" and value in (0, 1) and not isinstance(value, bool):
+            value = bool(value)
+        if value is None:
+            continue
+        if not isinstance(value, bool):
+            wanted = "0 or 1" if name == "weight" else "true or false"
+            raise DataError(f"{where}: {place}.{name} is {kind_of(value)}, not {wanted}")
+        flags[name] = value
+    if flags.get("weight") and role != "assistant":
+        raise DataError(
+            f"{where}: {place}.weight is 1, but only messages of the assistant have a weight; to "
+            f"train on a message with the role {role!r}, write 'train': true instead"
+        )
+    if len(set(flags.values())) > 1:
+        names = " and ".join(flags)
+        raise DataError(f"{where}: {place} has {names}, which contradict each other; keep one")
+    return next(iter(flags.values()), None)
+
+
+def _template_fields(
+    item: Mapping[str, Any], thought: str, place: str, where: str
+) -> dict[str, Any]:
+    """Return the fields that the chat template may read; `thought` is that of the content."""
+    fields: dict[str, Any] = {}
+    for name in TEMPLATE_FIELDS:
+        if item.get(name) not in (None, ""):
+            fields[name] = parse_text(item[name], f"{place}.{name}", where)
+    if thought:
+        fields.setdefault("thinking", thought)
+        if fields["thinking"] != thought:
+            raise DataError(
+                f"{where}: {place} has a thought in its content and another one in 'thinking'; "
+                "keep one"
+            )
+    thoughts = {name: fields[name] for name in REASONING if name in fields}
+    if len(set(thoughts.values())) > 1:
+        raise DataError(
+            f"{where}: {place} has different texts in {' and '.join(thoughts)}; keep one"
+        )
+    return fields
+
+
+def _content_of(
+    value: Any, place: str, where: str, may_be_missing: bool = False
+) -> tuple[str, str]:
+    """Return the text and the thought of a message's content, which may be a list of parts."""
+    if value is None and may_be_missing:
+        return "", ""
+    is_list = isinstance(value, list | tuple) and bool(value)
+    if not is_list or not all(isinstance(part, Mapping) for part in value):
+        return parse_text(value, place, where), ""
+    texts: dict[str, list[str]] = {"text": [], "thinking": []}
+    for index, part in enumerate(value):
+        kind = part.get("type")
+        if kind not in texts:
+            raise DataError(
+                f"{where}: {place}[{index}] has the type {kind!r}, which is not supported: "
+                "training reads only text. Remove the part, or drop the row"
+            )
+        text = part.get(kind)
+        if kind == "thinking" and isinstance(text, list | tuple):  # parts of text, as Mistral has
+            text, _ = _content_of(text, f"{place}[{index}].{kind}", where)
+        texts[kind].append(parse_text(text, f"{place}[{index}].{kind}", where))
+    return "".join(texts["text"]), "".join(texts["thinking"])
+
+
+def _calls_of(item: Mapping[str, Any], place: str, where: str) -> list[dict[str, Any]]:
+    """Return the tool calls of a message, in `tool_calls` or in the older `function_call`."""
+    calls: list[dict[str, Any]] = []
+    for name in ("tool_calls", "function_call"):
+        if item.get(name) not in (None, [], {}, ""):
+            if calls:
+                raise DataError(f"{where}: {place} has tool_calls and function_call; keep one")
+            calls = parse_calls(item[name], f"{place}.{name}", where)
+    return calls
+
+
+def parse_calls(value: Any, place: str, where: str) -> list[dict[str, Any]]:
+    """Parse tool calls: a list or one call, which may be JSON text, in the form of OpenAI.
+
+    The arguments become an object, which chat templates expect; OpenAI has them as JSON text.
+    """
+    if isinstance(value, str):
+        value = parse_json(value, place, where)
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    return [_call_of(item, f"{place}[{index}]", where) for index, item in enumerate(items)]
+
+
+def _call_of(item: Any, place: str, where: str) -> dict[str, Any]:
+    function = item
+    if isinstance(item, Mapping) and isinstance(item.get("function"), Mapping):
+        function = item["function"]
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise DataError(
+            f"{where}: {place} is not a call of a function: it needs a 'name' and 'arguments'"
+        )
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        arguments = parse_json(arguments, f"{place}.arguments", where)
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, Mapping):
+        raise DataError(
+            f"{where}: {place}.arguments is {kind_of(arguments)}, not an object of arguments, nor "
+            "one as JSON text"
+        )
+    call: dict[str, Any] = {"type": "function"}
+    if item is not function and item.get("id") is not None:
+        call["id"] = item["id"]
+    call["function"] = {"name": function["name"], "arguments": dict(arguments)}
+    return call
+
+
+def parse_json(text: str, place: str, where: str) -> Any:
+    """Return the value that a text has as JSON; raises DataError if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: {place} is text that is not JSON: {error}") from error
+
+
+def parse_text(value: Any, place: str, where: str) -> str:
+    """Return a value that is text; raises DataError for any other."""
+    if not isinstance(value, str):
+        raise DataError(
+            f"{where}: {place} is {kind_of(value)}, not text; make it text, or drop the row"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: {place} has half a character (a lone surrogate) at {error.start}"
+        ) from error
+    return value
+
+
+def kind_of(value: Any) -> str:
+    """Return a phrase for the JSON type of a value: "a number"."""
+    if value is None:
+        return "null"
+    kinds: tuple[tuple[Any, str], ...] = (
+        (bool, "true or false"),
+        (int | float, "a number"),
+        (str, "text"),
+        (list | tuple, "a list"),
+        (Mapping, "an object"),
+    )
+    names = [name for kind, name in kinds if isinstance(value, kind)]
+    return names[0] if names else f"of type {type(value).__name__}"

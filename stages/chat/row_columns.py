@@ -1,0 +1,142 @@
+"""Columns beside the conversation of a row: tools, system, history, template variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kitchen.errors import DataError
+from kitchen.ports.datasets import Row
+from kitchen.ports.sampling import ToolSchema
+from stages.chat.messages import Message, kind_of, parse_json, parse_text
+from stages.chat.row_fields import REFUSED_IN_OTHER_ROWS, REFUSED_IN_ROWS
+from stages.chat.template import TemplateInputs
+from stages.chat.text_columns import list_from_text
+
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+# of a JSON schema, the keys for which null is a value; elsewhere, tables of Parquet have null for
+# keys that other rows have
+_NULLABLE = ("default", "const")
+
+
+def check_columns(row: Row, where: str, refused: Mapping[str, str] = REFUSED_IN_ROWS) -> None:
+    """Raise DataError for a column whose meaning is known, but not supported."""
+    for name, reason in refused.items():
+        if is_filled(row, name):
+            raise DataError(
+                f"{where}: the column {name!r} is not supported: {reason}. Drop the row, or, if "
+                f"the column means something else, rename it (reading.columns.{name}=other)"
+            )
+
+
+def check_format_supported(row: Row, where: str) -> None:
+    """Raise DataError for a row in a known format that is not supported."""
+    check_columns(row, where, REFUSED_IN_OTHER_ROWS)
+
+
+def is_filled(row: Row, name: str) -> bool:
+    """Return whether a row has a value in a column, other than an empty one."""
+    value = row.get(name)
+    return not any(value is empty or value == empty for empty in _EMPTY)
+
+
+def template_inputs(row: Row, where: str) -> TemplateInputs:
+    """Parse the columns that the chat template reads besides messages."""
+    name = _one_of(row, ("tools", "functions"), where)
+    tools = _parse_tools(row[name], name, where) if name else ()
+    kwargs: Mapping[str, Any] = {}
+    if is_filled(row, "chat_template_kwargs"):
+        kwargs = _parse_kwargs(row["chat_template_kwargs"], where)
+    return TemplateInputs(tools, kwargs)
+
+
+def with_system_and_history(
+    messages: Sequence[Message], row: Row, where: str
+) -> tuple[Message, ...]:
+    """Return the messages behind those of the columns `system` and `history`."""
+    first = [message for message in messages[:1] if message.role == "system"]
+    rest = messages[len(first) :]
+    if name := _one_of(row, ("system", "system_prompt"), where):
+        system = Message("system", parse_text(row[name], name, where))
+        if first and first[0].content.strip() != system.content.strip():
+            raise DataError(
+                f"{where}: the row has the column {name!r}, but its messages begin with another "
+                "system message; keep one of the two"
+            )
+        first = first or [system]
+    history = _parse_history(row, where) if is_filled(row, "history") else ()
+    return (*first, *history, *rest)
+
+
+def _one_of(row: Row, names: Sequence[str], where: str) -> str:
+    """Return the one of these columns that is filled, or ""; raises DataError for two."""
+    filled = [name for name in names if is_filled(row, name)]
+    if len(filled) > 1:
+        raise DataError(f"{where}: the row has {' and '.join(filled)}, which mean the same")
+    return filled[0] if filled else ""
+
+
+def _parse_history(row: Row, where: str) -> tuple[Message, ...]:
+    """Parse pairs [question, answer], as LLaMA-Factory has them."""
+    for name in ("messages", "conversations"):
+        if is_filled(row, name):
+            raise DataError(
+                f"{where}: the row has {name!r} and 'history'; put the history into {name!r}"
+            )
+    pairs = row["history"]
+    if isinstance(pairs, str):
+        pairs = list_from_text(pairs)
+    if not isinstance(pairs, list | tuple):
+        raise DataError(f"{where}: history is {kind_of(pairs)}, not a list of [question, answer]")
+    messages: list[Message] = []
+    for index, pair in enumerate(pairs):
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise DataError(f"{where}: history[{index}] is not a pair [question, answer]")
+        for role, text in zip(("user", "assistant"), pair, strict=True):
+            messages.append(Message(role, parse_text(text, f"history[{index}]", where)))
+    return tuple(messages)
+
+
+def _parse_kwargs(value: Any, where: str) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        value = parse_json(value, "chat_template_kwargs", where)
+    if not isinstance(value, Mapping):
+        raise DataError(
+            f"{where}: chat_template_kwargs is {kind_of(value)}, not an object of variables, such "
+            'as {"enable_thinking": false}'
+        )
+    return {name: setting for name, setting in value.items() if setting is not None}
+
+
+def _parse_tools(value: Any, name: str, where: str) -> tuple[ToolSchema, ...]:
+    if isinstance(value, str):
+        value = parse_json(value, name, where)
+    items = [value] if isinstance(value, Mapping) else value
+    if not isinstance(items, list | tuple):
+        raise DataError(f"{where}: {name} is {kind_of(items)}, not a list of tools")
+    return tuple(_parse_tool(item, f"{name}[{index}]", where) for index, item in enumerate(items))
+
+
+def _parse_tool(item: Any, place: str, where: str) -> ToolSchema:
+    """Parse a tool in the form of OpenAI, or only its function."""
+    if isinstance(item, str):
+        item = parse_json(item, place, where)
+    function = item.get("function") if isinstance(item, Mapping) else None
+    if function is None:
+        function = item
+        item = {"type": "function", "function": function}
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise DataError(
+            f"{where}: {place} is not a tool: it needs a 'name', a 'description' and 'parameters', "
+            "or an object of these in 'function'"
+        )
+    schema: ToolSchema = _without_nulls(item)
+    return schema
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a schema without keys whose value is null, which tables of Parquet add."""
+    if isinstance(value, Mapping):
+        kept = {key: item for key, item in value.items() if item is not None or key in _NULLABLE}
+        return {key: _without_nulls(item) for key, item in kept.items()}
+    return [_without_nulls(item) for item in value] if isinstance(value, list | tuple) else value

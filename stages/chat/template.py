@@ -1,0 +1,157 @@
+"""Rendering by chat templates: messages, tools and variables, none of which may be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from kitchen import ports
+from kitchen.errors import DataError
+from kitchen.ports.sampling import Tokenizer, ToolSchema
+from kitchen.types import RenderingSettings, Tokens
+from stages.chat.messages import Message, message_to_dict
+from stages.chat.row_fields import REASONING
+from stages.chat.tools import with_tools_in_system_prompt
+
+
+@dataclass(frozen=True)
+class TemplateInputs:
+    """Tools, and variables such as `enable_thinking`, that a chat template reads."""
+
+    tools: tuple[ToolSchema, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.tools or self.kwargs)
+
+    def over(self, defaults: Mapping[str, Any]) -> TemplateInputs:
+        """Return the inputs with the variables of a setting, of which the row's take precedence."""
+        return TemplateInputs(self.tools, {**defaults, **self.kwargs}) if defaults else self
+
+
+NO_INPUTS = TemplateInputs()
+
+
+@dataclass(frozen=True)
+class PromptRendering(RenderingSettings):
+    """Rendering of prompts by the chat template."""
+
+    # variables for the chat template: chat_template_kwargs.enable_thinking=false; those of a row
+    # take precedence
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFAULT_RENDERING = PromptRendering()
+
+
+def render_by_template(
+    messages: Sequence[ports.Message],
+    tokenizer: Tokenizer,
+    inputs: TemplateInputs,
+    *,
+    answer: bool = False,
+) -> Tokens:
+    """Return the (T,) tokens of messages; a template without a place for tools gets them as text.
+
+    Raises DataError for what the template refuses, and for variables that it does not read.
+    """
+    messages, options = _arguments(messages, tokenizer, inputs)
+    return tokenizer.render(messages, answer=answer, **options)
+
+
+def text_by_template(
+    messages: Sequence[ports.Message],
+    tokenizer: Tokenizer,
+    inputs: TemplateInputs,
+    *,
+    answer: bool = False,
+) -> str:
+    """Return the text that `render_by_template` encodes."""
+    messages, options = _arguments(messages, tokenizer, inputs)
+    return tokenizer.render_text(messages, answer=answer, **options)
+
+
+def _arguments(
+    messages: Sequence[ports.Message], tokenizer: Tokenizer, inputs: TemplateInputs
+) -> tuple[Sequence[ports.Message], Mapping[str, Any]]:
+    options: dict[str, Any] = {}
+    if inputs.kwargs:
+        options["chat_template_kwargs"] = inputs.kwargs
+    if inputs.tools and tokenizer.tools:
+        options["tools"] = inputs.tools
+    elif inputs.tools:
+        messages = with_tools_in_system_prompt(inputs.tools, messages)
+    return messages, options
+
+
+def check_tools_rendered(tokens: Tokens, tokenizer: Tokenizer, tools: Sequence[ToolSchema]) -> None:
+    """Raise DataError for a tool whose name is not in the rendered text."""
+    text = tokenizer.decode(tokens) if tools else ""
+    for tool in tools:
+        name = tool["function"]["name"]
+        if name not in text:
+            raise DataError(
+                f"tools: the chat template leaves out the tool {name!r}, so the model would not "
+                "know of it; choose a model whose template describes tools, or remove the column"
+            )
+
+
+def check_fields_rendered(
+    messages: Sequence[Message], tokenizer: Tokenizer, inputs: TemplateInputs
+) -> None:
+    """Raise DataError for a field of a message that the chat template leaves out.
+
+    A template may leave out earlier thoughts, so each is looked for where its message is the last.
+    """
+    for index, message in enumerate(messages):
+        is_assistant = message.role == "assistant"
+        shown = messages[: index + 1] if is_assistant else messages
+        for names in _groups(message):
+            changed = [*shown]
+            changed[index] = message.without(names)
+            if _tokens(shown, tokenizer, inputs) == _tokens(changed, tokenizer, inputs):
+                raise _left_out(names[0], index, message)
+
+
+def _tokens(messages: Sequence[Message], tokenizer: Tokenizer, inputs: TemplateInputs) -> list[int]:
+    dicts = list(map(message_to_dict, messages))
+    tokens: list[int] = render_by_template(dicts, tokenizer, inputs).tolist()
+    return tokens
+
+
+def in_row(error: DataError, where: str) -> DataError:
+    """Return an error that begins with the place of a row."""
+    text = str(error)
+    return error if text.startswith(f"{where}: ") else DataError(f"{where}: {text}")
+
+
+def check_no_template_needed(messages: Sequence[Message], inputs: TemplateInputs) -> None:
+    """Raise DataError for tools, variables or fields, which only a chat template can render."""
+    fields = chain.from_iterable(message.fields for message in messages)
+    names = ["tools"] * bool(inputs.tools) + ["chat_template_kwargs"] * bool(inputs.kwargs)
+    for name in (*names, *fields):
+        raise DataError(
+            f"{name!r} is rendered by a chat template, but this model has none, or "
+            "rendering.chat=false: choose an instruct model, or remove the field"
+        )
+
+
+def _groups(message: Message) -> list[tuple[str, ...]]:
+    """Return the fields that must change the tokens; names of one thought belong together."""
+    if message.role == "tool":  # its name and id only connect it with a call
+        return []
+    thoughts = tuple(name for name in REASONING if name in message.fields)
+    others = [(name,) for name in message.fields if name in ("name", "tool_calls")]
+    return [thoughts, *others] if thoughts else [*others]
+
+
+def _left_out(name: str, index: int, message: Message) -> DataError:
+    fix = "choose a model whose template reads it, or remove the field"
+    if name in REASONING:
+        fix += "; a thought can also be part of the content"
+    return DataError(
+        f"the chat template leaves out {name!r} of message {index} ({message.role}), so it would "
+        f"be ignored: {fix}"
+    )
