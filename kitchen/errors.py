@@ -33,7 +33,7 @@ class KitchenError(Exception):
 
 
 class RunFailed(KitchenError):
-    """A run that failed on the way: a non-finite number, a full disk, an unwritable folder."""
+    """The run failed: a non-finite number, a full disk, an unwritable folder."""
 
 
 class CorruptCheckpoint(RunFailed):
@@ -41,7 +41,7 @@ class CorruptCheckpoint(RunFailed):
 
 
 class ConfigError(KitchenError):
-    """A recipe, setting or adapter that does not exist, or a value that it cannot have."""
+    """A recipe, setting or adapter that does not exist, or an invalid value."""
 
     exit_code = 2
 

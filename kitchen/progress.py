@@ -36,7 +36,7 @@ class Progress:
 def shares_of(items: Any, kind: Any) -> Shares | None:
     """Return the share of its loop that each item takes; None where the length is unknown.
 
-    Items whose type has a field `share` say it themselves; all others share equally.
+    An item's `share` field is used if its type has one; otherwise all items have equal shares.
     """
     if not isinstance(items, Sized):
         return None

@@ -1,4 +1,4 @@
-"""Settings that recipes share: fields only. Every recipe spells out its own workflow."""
+"""Shared settings of the training recipes, and the LoRA and optimiser built from them."""
 
 from __future__ import annotations
 

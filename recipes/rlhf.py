@@ -29,14 +29,14 @@ class Rlhf(RolloutRecipe):
         judge = self.judge.model or self.model
         own_model = [] if judge == self.model else [evaluate.IdentifyWeights(judge, "judge.start")]
         problems = self.dataset, self.reading, self.seed, self.problems
-        how = self.reward, self.ranking, self.grading
+        scoring = self.reward, self.ranking, self.grading
         rank = judges.RankAnswers(self.model, self.ranking, self.playing, self.seed, self.rendering)
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         return sequence(
             evaluate.IdentifyWeights(self.model, "start"),
             *own_model,
-            judges.comparison_source(self.preferences, *problems, *how),
+            judges.comparison_source(self.preferences, *problems, *scoring),
             judges.CheckReadable(judge, self.judge),
             *([rank, judges.BuildComparisons()] if own_answers else []),
             judges.EvaluateBaseJudge(judge, self.judge),

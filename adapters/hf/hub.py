@@ -25,7 +25,7 @@ _OFFLINE_HINT = "without a network, packaged:NAME, path:DIR and cached models wo
 class HfHub:
     """Models of the Hugging Face Hub as `NAME[@REVISION]`.
 
-    Names with a kind (packaged:, path:) go to the hub that is given as `beside`. Models are stored
+    Names with a kind (packaged:, path:) go to the `wrapped` hub. Models are stored
     in the cache of `huggingface_hub`, which other programs share. The token is that of HF_TOKEN, or
     of `hf auth login`. Raises BackendError for an unknown model or an unreachable hub, ApiError for
     a request that the hub rejects.
@@ -37,7 +37,7 @@ class HfHub:
 
     def __init__(
         self,
-        beside: HubClient,
+        wrapped: HubClient,
         *,
         endpoint: str = "",  # of the hub; else HF_ENDPOINT, else https://huggingface.co
         cache: str = "",  # folder; else HF_HUB_CACHE, else HF_HOME/hub
@@ -45,36 +45,36 @@ class HfHub:
         timeout: float = 10.0,
         private: bool = True,  # visibility of repositories that publishing creates
     ) -> None:
-        self._beside = beside
+        self._wrapped = wrapped
         self._private = private
         self._repos = ModelRepos(endpoint.rstrip("/"), cache, timeout, _OFFLINE_HINT)
 
     def find(self, model: str) -> None:
         if ":" in model:
-            self._beside.find(model)
+            self._wrapped.find(model)
         else:
             self._readable_name(model)
 
     def fetch(self, model: str) -> Path:
         if ":" in model:
-            return self._beside.fetch(model)
+            return self._wrapped.fetch(model)
         name = self._readable_name(model)
         _check_weights(name, self._repos.tree(name))
         return self._repos.fetch(name)
 
     def file(self, model: str, path: str) -> Path:
         if ":" in model:
-            return self._beside.file(model, path)
+            return self._wrapped.file(model, path)
         return self._repos.file(self._readable_name(model), path)
 
     def files(self, model: str) -> Sequence[str]:
         if ":" in model:
-            return self._beside.files(model)
+            return self._wrapped.files(model)
         return needed_files(self._repos.tree(self._readable_name(model)))
 
     def info(self, model: str) -> ModelInfo:
         if ":" in model:
-            return self._beside.info(model)
+            return self._wrapped.info(model)
         name = self._readable_name(model)
         tree = self._repos.tree(name)
         card = ""
@@ -85,7 +85,7 @@ class HfHub:
 
     def sha256(self, model: str) -> str:
         if ":" in model:
-            return self._beside.sha256(model)
+            return self._wrapped.sha256(model)
         folder = self.fetch(model)
         weights = [folder / path for path in self.files(model) if path.endswith(".safetensors")]
         stats = {path.name: path.stat() for path in weights}
@@ -106,7 +106,7 @@ class HfHub:
         mixed. Files in subfolders of the repository are never deleted.
         """
         if ":" in model:
-            return self._beside.publish(model, folder, message=message)
+            return self._wrapped.publish(model, folder, message=message)
         name = self._name(model)
         if name.revision or "/" not in name.repo:
             raise BackendError(f"cannot publish as {model!r}; give OWNER/NAME")
@@ -172,7 +172,7 @@ class HfHub:
 
     def _is_packaged(self, name: str) -> bool:
         try:
-            self._beside.find(f"packaged:{name}")
+            self._wrapped.find(f"packaged:{name}")
         except BackendError:
             return False
         return True

@@ -54,10 +54,10 @@ def call_hub(request: HubRequest, call: Callable[[], T]) -> T:
 def limited_waiting(seconds: float) -> Iterator[None]:
     """Limit how long the client of `huggingface_hub` waits; most of its requests have no timeout.
 
-    By itself it sleeps as long as a server asks, up to an hour, five times in a row. Within this
-    block it gives up once the server has been silent, busy or broken for so many seconds, or
-    announces that it will be, and only raises an error, without log messages. While the block
-    lasts, the limit holds for all users of the client, because it works on other threads too.
+    By default, the client sleeps for as long as a server asks, up to an hour, five times in a row.
+    Within this block, it gives up once the server has been unresponsive or failing for `seconds`,
+    or has asked to wait longer, and then raises an error without logging. The limit applies to all
+    users of the client, on all threads.
     """
     from huggingface_hub import get_session
 
@@ -110,7 +110,9 @@ class _WaitLimit:
         elif self._waited(key) + retry_after(response) >= self._seconds:
             response.read()
             message = response.headers.get("X-Error-Message")
-            raise HfHubHTTPError("the time is up", response=response, server_message=message)
+            raise HfHubHTTPError(
+                "retry time limit reached", response=response, server_message=message
+            )
 
     def keeps_record(self, record: logging.LogRecord) -> bool:
         """Filter out the client's log records about its retries."""
@@ -151,7 +153,7 @@ def _retry_delay(error: BaseException, attempt: int, time_left: float) -> float 
         delay = max(retry_after(cause.response), 0.25 * 2**attempt)
         is_transient = cause.response.status_code in TRANSIENT_STATUSES
         return delay if is_transient and delay < time_left else None
-    # the client has tried to resume from this in vain
+    # the client has already tried to resume and failed
     if isinstance(cause, httpx2.RemoteProtocolError) and time_left < 0:
         return None
     return 0.5 * attempt if is_broken_connection(cause) else None

@@ -56,7 +56,7 @@ class _Shard:
 
 
 def folder_splits(name: str, path: Path, depth: int = 0) -> FolderSplits:
-    """Return the splits of a folder; raises DataError if there are none, or too many meanings."""
+    """Return the splits of a folder; raises DataError if there are none, or if it is ambiguous."""
     name = name.rstrip("/")
     shards: list[_Shard] = []
     not_read: list[str] = []

@@ -22,8 +22,8 @@ class Limits:
     fetched_result_ttl: float = 300.0  # seconds, in case the answer was lost on its way
     # seconds for a result that nobody fetches: a client that gave up does not report it
     unclaimed_result_ttl: float = 3600.0
-    unfetched_results: int = 10_000  # of one queue, before further requests are turned away
-    pending_bytes: int = 2**30  # of pending requests of one queue, before the same
+    unfetched_results: int = 10_000  # per queue; further requests get status 429
+    pending_bytes: int = 2**30  # of pending requests, per queue; further requests get status 429
 
     open_samplers: int = 4  # in memory at once; the others are reopened when their turn comes
     batch_rows: int = 256  # completions submitted to a sampler at once, if no request wants more

@@ -30,7 +30,7 @@ NAMESPACE_PACKAGES = ("recipes", "stages", "adapters")
 
 
 class NotAStep(ConfigError):
-    """The workflow of a recipe returned something else than a step."""
+    """The workflow of a recipe returned something other than a step."""
 
 
 @dataclass(frozen=True)

@@ -80,15 +80,15 @@ def _training_split(info: DatasetInfo) -> str:
     if len(candidates) == 1:
         return candidates[0]
     names = shortened(candidates or info.splits)
-    problem = f"it is unclear which split to train on: {names}"
+    problem = f"it is unclear which split to train on ({names})"
     if not candidates:
-        problem = f"no split is trained on by default, because of the names: {names}"
-    fix = f"name it: reading.train={(candidates or list(info.splits))[0]}"
+        problem = f"every split has the name of a held-out set ({names})"
+    fix = f"choose the training split: reading.train={(candidates or list(info.splits))[0]}"
     skipped = f" (not read as data: {shortened(info.not_read)})" if info.not_read else ""
     raise DataError(f"{info.name}: {problem}; {fix}{skipped}")
 
 
 def shortened(names: Collection[str]) -> str:
-    """Return a list of names, cut after the first few."""
+    """Return a list of names, shortened to the first few."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(list(names)[:_SHOWN]) + more

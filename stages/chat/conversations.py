@@ -121,7 +121,7 @@ def _with_columns(conversation: Conversation, row: Row, where: str) -> Conversat
 
 
 def _delimiter_hint(row: Row) -> str:
-    """Return advice for a row whose columns were read as one, for want of the right delimiter."""
+    """Return advice for a row whose columns were read as one, because the delimiter is wrong."""
     for name in row:
         for delimiter, mark in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
             if len(row) == 1 and delimiter in name:

@@ -53,7 +53,7 @@ class RenderCounts:
     datums: int = 0
     tokens: int = 0  # that the model reads
     trained_tokens: int = 0  # targets with a non-zero weight
-    truncated: int = 0  # datums cut to max_tokens
+    truncated: int = 0  # datums truncated to max_tokens
     # datums left out: too long, without a token to train on after truncation, or with a sampled
     # answer that cannot be masked
     dropped: int = 0
@@ -262,21 +262,23 @@ class RenderedRow:
     counts: RenderCounts
 
 
-def render_row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> RenderedRow:
+def render_row(
+    conversation: Conversation, tokenizer: Tokenizer, settings: RenderDataset
+) -> RenderedRow:
     """Render one conversation; raises DataError that names the row."""
     try:
-        sequences = _sequences(conversation, tokenizer, how)
+        sequences = _sequences(conversation, tokenizer, settings)
     except MaskError as error:
         is_last_message = error.message == len(conversation.messages) - 1
         if not (conversation.sampled and is_last_message):
             raise  # a person wrote the message, and can fix it
         return RenderedRow((), RenderCounts(rows=1, dropped=1))
     for sequence in sequences:
-        check_sequence(sequence.tokens, tokenizer, how.overlong, conversation.where)
-    how = replace(how, max_tokens=longest_sequence(how.max_tokens, tokenizer))
-    fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
+        check_sequence(sequence.tokens, tokenizer, settings.overlong, conversation.where)
+    settings = replace(settings, max_tokens=longest_sequence(settings.max_tokens, tokenizer))
+    fitted = [_datum(sequence, settings, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
-    counts = _count(conversation, sequences, data, how.max_tokens)
+    counts = _count(conversation, sequences, data, settings.max_tokens)
     in_system_message = int(bool(conversation.inputs.tools) and not tokenizer.tools)
     return RenderedRow(data, replace(counts, tools_in_system_message=in_system_message))
 
@@ -306,20 +308,20 @@ def _count(
 
 
 def _sequences(
-    conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset
+    conversation: Conversation, tokenizer: Tokenizer, settings: RenderDataset
 ) -> tuple[MaskedTokens, ...]:
-    selected = trained_messages(conversation, how.train_on)
-    inputs = conversation.inputs.over(how.chat_template_kwargs)
+    selected = trained_messages(conversation, settings.train_on)
+    inputs = conversation.inputs.over(settings.chat_template_kwargs)
     conversation = replace(conversation, inputs=inputs)
-    use_template = tokenizer.chat if how.chat is None else how.chat
+    use_template = tokenizer.chat if settings.chat is None else settings.chat
     if use_template and not tokenizer.chat:
         raise ConfigError("chat=true needs a chat template, and the model's tokenizer has none")
     if use_template:
-        sequences = _by_template(conversation, tokenizer, selected, how.train_on)
+        sequences = _by_template(conversation, tokenizer, selected, settings.train_on)
     else:
-        sequences = (_joined(conversation, tokenizer, selected, how.separator),)
+        sequences = (_joined(conversation, tokenizer, selected, settings.separator),)
     for sequence in sequences:
-        _check_mask(sequence, selected, how.train_on, conversation.where)
+        _check_mask(sequence, selected, settings.train_on, conversation.where)
     return sequences
 
 
@@ -378,17 +380,17 @@ def _joined(
     return MaskedTokens(tokens, np.repeat(selected, [len(prompt_ids), len(answer_ids)]))
 
 
-def _datum(sequence: MaskedTokens, how: RenderDataset, where: str) -> Datum | None:
-    """Return the datum of a sequence, cut to max_tokens, or None if it is dropped."""
+def _datum(sequence: MaskedTokens, settings: RenderDataset, where: str) -> Datum | None:
+    """Return the datum of a sequence, truncated to max_tokens, or None if it is dropped."""
     length = len(sequence.tokens)
-    is_overlong = length > how.max_tokens
-    if is_overlong and how.overlong == "error":
+    is_overlong = length > settings.max_tokens
+    if is_overlong and settings.overlong == "error":
         raise DataError(
-            f"{where}: {length} tokens are more than max_tokens={how.max_tokens}; raise it, or set "
-            "overlong to 'truncate' or 'drop'"
+            f"{where}: {length} tokens are more than max_tokens={settings.max_tokens}; raise it, or "
+            "set overlong to 'truncate' or 'drop'"
         )
-    tokens = sequence.tokens[: how.max_tokens]
-    weights = sequence.trained[1 : how.max_tokens].astype(np.float32)
-    if (is_overlong and how.overlong == "drop") or not weights.any():
+    tokens = sequence.tokens[: settings.max_tokens]
+    weights = sequence.trained[1 : settings.max_tokens].astype(np.float32)
+    if (is_overlong and settings.overlong == "drop") or not weights.any():
         return None
     return Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": weights})

@@ -18,7 +18,7 @@ from kitchen.ports.environments import Env, StepResult, Task
 
 
 class WrongResult(RunFailed):
-    """A reward function or an environment returned something else than it must."""
+    """A reward function or an environment returned a value of the wrong type."""
 
 
 def function_name(function: Any) -> str:

@@ -183,7 +183,7 @@ async def _final_weights(future: Future[Checkpoint]) -> FinalWeights:
     final = await retype_checkpoint(FinalWeights, future)
     if final.step == 0:
         log.warning(
-            "nothing was learnt: the run took no optimiser step, so its final weights are the "
+            "nothing was trained: the run took no optimiser step, so its final weights are the "
             "initial ones. A batch of rollouts gives no step if the rewards are equal within each "
             "group: see frac_constant_groups, and truncated for answers that reached max_tokens"
         )

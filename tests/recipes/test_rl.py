@@ -130,9 +130,9 @@ def test_constant_groups_are_skipped_and_counted(capsys: pytest.CaptureFixture[s
     assert seen.series("frac_constant_groups") == [1.0, 1.0]
     assert seen.series("loss") == []
     assert seen.series("reward/right") == [0.0, 0.0]
-    assert "nothing was learnt: the run took no optimiser step" in capsys.readouterr().err
+    assert "nothing was trained: the run took no optimiser step" in capsys.readouterr().err
     assert cook(group=1, kl_penalty=0.1, steps=1).series("loss")
-    assert "nothing was learnt" not in capsys.readouterr().err
+    assert "nothing was trained" not in capsys.readouterr().err
 
 
 def test_a_group_of_one_needs_a_kl_penalty() -> None:

@@ -65,7 +65,7 @@ def group_by_prefix(
 
 @dataclass(frozen=True)
 class _PrefixSpan:
-    """Neighbours in a `_PrefixOrder`, and where they are cut into micro-batches."""
+    """Neighbours in a `_PrefixOrder`, and where they are split into micro-batches."""
 
     edges: tuple[int, ...]
     prefix_length: int  # tokens common to all and carried; 0 where one micro-batch holds them all
@@ -123,7 +123,7 @@ class _PrefixOrder:
         return parts
 
     def _span(self, first: int, end: int) -> _PrefixSpan:
-        """Cut neighbours into as few micro-batches as the budget beside the prefix allows."""
+        """Split neighbours into as few micro-batches as the budget beside the prefix allows."""
         prefix_length = min(self._shared[first + 1 : end], default=0)
         # tokens of each that the one before does not have
         new_tokens = [self._lengths[at] - self._shared[at] for at in range(first, end)]
@@ -147,8 +147,9 @@ class _PrefixOrder:
 def assign_to_lanes(order: _PrefixOrder, lanes: int) -> list[PrefixGroup]:
     """Return the groups such that lane i of `lanes` takes items i, i + lanes, i + 2 · lanes, ...
 
-    Spans are balanced whole, or the smallest of them are split for all lanes first, so many that
-    the slowest lane has the fewest tokens. A lane without work for its turn has an empty group.
+    Spans are assigned to lanes whole. If it lowers the token count of the slowest lane, the
+    smallest spans are split across all lanes first. A lane without a group for a turn gets an
+    empty one.
     """
     spans = sorted(order.spans(), key=lambda span: -span.tokens)
     candidates = []

@@ -14,7 +14,7 @@ from kitchen.ports import BlobStore
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
 from kitchen.types import Table
 
-_MOST_SHOWN = 50  # lines
+_MAX_SHOWN = 50  # lines
 
 
 def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
@@ -28,10 +28,10 @@ def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
         return 0
     columns = ("run", "status", "started, UTC", "took", "last")
     newest_first = sorted(runs, key=lambda run: run.started, reverse=True)
-    shown = tuple(map(_row, newest_first[:_MOST_SHOWN]))
+    shown = tuple(map(_row, newest_first[:_MAX_SHOWN]))
     console().print(table(Table("Runs", columns, shown)))
-    if len(runs) > _MOST_SHOWN:
-        text = f"{len(runs) - _MOST_SHOWN:,} older runs are not shown; --json lists all of them"
+    if len(runs) > _MAX_SHOWN:
+        text = f"{len(runs) - _MAX_SHOWN:,} older runs are not shown; --json lists all of them"
         console().print(text, soft_wrap=True)
     return 0
 

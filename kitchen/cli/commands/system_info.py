@@ -1,4 +1,4 @@
-"""The machine that a run would use: processors, memory, devices, disks, and the reach of a hub."""
+"""The machine that a run would use: processors, memory, devices, disks, and access to the hub."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class HubProbe:
 
     def _ask(self) -> str:
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-            return "not asked: HF_HUB_OFFLINE is set"
+            return "not checked: HF_HUB_OFFLINE is set"
         if not self._endpoint.startswith(("http://", "https://")):
             return "HF_ENDPOINT is not an address that starts with http:// or https://"
         request = urllib.request.Request(
