@@ -386,7 +386,7 @@ def _datum(sequence: MaskedTokens, settings: RenderDataset, where: str) -> Datum
     is_overlong = length > settings.max_tokens
     if is_overlong and settings.overlong == "error":
         raise DataError(
-            f"{where}: {length} tokens are more than max_tokens={settings.max_tokens}; raise it, or "
+            f"{where}: {length} tokens are more than max_tokens={settings.max_tokens}; raise it or "
             "set overlong to 'truncate' or 'drop'"
         )
     tokens = sequence.tokens[: settings.max_tokens]
