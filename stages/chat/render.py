@@ -386,8 +386,8 @@ def _datum(sequence: MaskedTokens, settings: RenderDataset, where: str) -> Datum
     is_overlong = length > settings.max_tokens
     if is_overlong and settings.overlong == "error":
         raise DataError(
-            f"{where}: {length} tokens are more than max_tokens={settings.max_tokens}; raise it or "
-            "set overlong to 'truncate' or 'drop'"
+            f"{where}: {length} tokens are more than max_tokens={settings.max_tokens}; raise it, "
+            "or set overlong to 'truncate' or 'drop'"
         )
     tokens = sequence.tokens[: settings.max_tokens]
     weights = sequence.trained[1 : settings.max_tokens].astype(np.float32)
