@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from kitchen.backend.edited_files import is_protected, warn_of_kept, was_edited
+from kitchen.backend.folder_files import files_inside
 from kitchen.errors import BackendError, did_you_mean
 from kitchen.ports import ModelInfo
 
@@ -58,16 +60,22 @@ class FakeHub:
         """Return sorted paths; raises BackendError for an unknown name."""
         return sorted(self._files(model))
 
-    def publish(self, model: str, folder: Path, *, message: str) -> str:
+    def publish(self, model: str, folder: Path, *, message: str, replace_card: bool = False) -> str:
         """Store the files of a folder under a name; raises BackendError if there are none."""
-        paths = [path for path in folder.rglob("*") if path.is_file()]
+        paths = files_inside(folder)
         if not paths:
             raise BackendError(
                 f"{folder} holds no files, so there is nothing to publish as {model!r}"
             )
-        self._models[model] = {
-            path.relative_to(folder).as_posix(): path.read_bytes() for path in paths
-        }
+        new = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        kept = {}
+        for path, content in self._models.get(model, {}).items():
+            if is_protected(path) and was_edited(path, content, new.get(path, b"")):
+                kept[path] = content
+        if replace_card:
+            kept = {path: content for path, content in kept.items() if path not in new}
+        self._models[model] = {**new, **kept}
+        warn_of_kept(model, kept.keys() & new.keys())
         return f"memory://{model}"
 
     def _files(self, model: str) -> Files:

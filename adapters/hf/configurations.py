@@ -12,7 +12,9 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from kitchen.config.yaml import check_aliases
 from kitchen.errors import DataError, did_you_mean
+from kitchen.safe_text import read_json
 
 # files that describe how the others are to be read
 CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
@@ -133,7 +135,7 @@ def open_configuration(
     with tempfile.TemporaryDirectory(prefix="kitchen-") as temporary:
         root = Path(temporary) / PurePosixPath(name).name
         _lay_out(root, files, cards)
-        card = _read_card(root)
+        card = _read_card(name, root)
         _check_data_files(name, card)
         try:
             builder = datasets.load_dataset_builder(
@@ -218,16 +220,32 @@ def find_broken_line(names: Sequence[str], paths: Sequence[Path]) -> str | None:
     return None
 
 
-def _read_card(root: Path) -> Mapping[str, Any]:
+def _read_card(name: str, root: Path) -> Mapping[str, Any]:
+    """Return the metadata of a card; raises DataError for metadata that cannot be read safely."""
+    import yaml
     from huggingface_hub import metadata_load
-    from ruamel.yaml import YAML
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-    readme = root / "README.md"
+    readme, infos = root / "README.md", root / "dataset_infos.json"
     yaml_file = root / ".huggingface.yaml"
-    card = metadata_load(readme) if readme.exists() else None
+    try:
+        if readme.exists():
+            block = REGEX_YAML_BLOCK.search(readme.read_text("utf-8-sig", "replace"))
+            check_aliases(yaml.compose(block[2], yaml.SafeLoader) if block else None)
+        if yaml_file.exists():
+            check_aliases(yaml.compose(yaml_file.read_text("utf-8"), yaml.SafeLoader))
+        if infos.exists():
+            read_json(infos.read_bytes())
+        card = metadata_load(readme) if readme.exists() else None
+        more = yaml.safe_load(yaml_file.read_text("utf-8")) if yaml_file.exists() else None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise DataError(
+            f"the card of {name} cannot be read: {' '.join(reason.split())}; tell its authors, or "
+            "fetch its files yourself and read them as local files"
+        ) from error
     if card is None:
         readme.unlink(missing_ok=True)  # only prose, which would be read as data
-    more = YAML(typ="safe").load(yaml_file) if yaml_file.exists() else None
     return {**(card or {}), **(more or {})}
 
 

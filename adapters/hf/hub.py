@@ -11,6 +11,8 @@ from pathlib import Path
 from adapters.hf.cache import read_note, write
 from adapters.hf.model_repos import ModelName, ModelRepos, needed_files
 from kitchen.backend.atomic_folder import sha256_of_files
+from kitchen.backend.edited_files import is_protected, warn_of_kept, was_edited
+from kitchen.backend.folder_files import files_inside
 from kitchen.errors import BackendError
 from kitchen.ports import HubClient, ModelInfo
 
@@ -98,54 +100,68 @@ class HfHub:
             write(note, json.dumps(known))
         return str(known["sha256"])
 
-    def publish(self, model: str, folder: Path, *, message: str) -> str:
+    def publish(self, model: str, folder: Path, *, message: str, replace_card: bool = False) -> str:
         """Publish a folder in one commit, or without a commit if nothing changes.
 
         If the folder has weights, then weights, config.json and adapter_config.json that the
         repository has at its root but the folder lacks are deleted, so that two models are not
-        mixed. Files in subfolders of the repository are never deleted.
+        mixed. Files in subfolders of the repository are never deleted, and a card or licence that
+        somebody edited there is kept, unless `replace_card` is set.
         """
         if ":" in model:
-            return self._wrapped.publish(model, folder, message=message)
+            return self._wrapped.publish(model, folder, message=message, replace_card=replace_card)
         name = self._name(model)
         if name.revision or "/" not in name.repo:
             raise BackendError(f"cannot publish as {model!r}; give OWNER/NAME")
-        paths = {
-            path.relative_to(folder).as_posix(): path
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
+        paths = {path.relative_to(folder).as_posix(): path for path in files_inside(folder)}
         if not paths:
             raise BackendError(
                 f"{folder} contains no files, so there is nothing to publish as {model!r}"
             )
-        self._repos.call(name, lambda: self._upload(name.repo, paths, message))
+        self._repos.call(name, lambda: self._upload(name.repo, paths, message, replace_card))
         self._repos.forget(name.repo)
         return f"{self._repos.shown_host}/{name.repo}"
 
-    def _upload(self, repo: str, paths: Mapping[str, Path], message: str) -> None:
+    def _upload(
+        self, repo: str, paths: Mapping[str, Path], message: str, replace_card: bool
+    ) -> None:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         api = self._repos.api
         api.create_repo(repo, private=self._private, exist_ok=True)
         current = api.model_info(repo)
-        published: list[str] = []
+        published = [file.rfilename for file in current.siblings or ()]
+        stale = []
         if any(map(_WEIGHTS.fullmatch, paths)):
-            published = [file.rfilename for file in current.siblings or ()]
-        stale = [
-            path
-            for path in published
-            if (_WEIGHTS.fullmatch(path) or path in _CONFIGS) and path not in paths
-        ]
+            stale = [
+                path
+                for path in published
+                if (_WEIGHTS.fullmatch(path) or path in _CONFIGS) and path not in paths
+            ]
+        kept: list[str] = []
+        if not replace_card:
+            at = ModelName(repo, str(current.sha))
+            shared = (path for path in published if path in paths)
+            kept = [path for path in shared if self._is_edited(at, path, paths[path])]
         api.create_commit(
             repo,
             [
-                *(CommitOperationAdd(path, str(file)) for path, file in paths.items()),
+                *(
+                    CommitOperationAdd(path, str(file))
+                    for path, file in paths.items()
+                    if path not in kept
+                ),
                 *(CommitOperationDelete(path) for path in stale),
             ],
             commit_message=message,
             parent_commit=current.sha,
         )
+        warn_of_kept(repo, kept)
+
+    def _is_edited(self, name: ModelName, path: str, new: Path) -> bool:
+        if not is_protected(path):
+            return False
+        return was_edited(path, self._repos.file(name, path).read_bytes(), new.read_bytes())
 
     def _readable_name(self, model: str) -> ModelName:
         """Parse the name of a model to read; raises BackendError for a folder without `path:`."""

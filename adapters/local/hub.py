@@ -83,7 +83,7 @@ class LocalHub:
         folder = self.fetch(model)
         return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
-    def publish(self, model: str, folder: Path, *, message: str) -> str:
+    def publish(self, model: str, folder: Path, *, message: str, replace_card: bool = False) -> str:
         raise BackendError(
             f"the local hub cannot publish {model!r}; --hub hf publishes OWNER/NAME at the Hugging "
             "Face Hub, and `kitchen export` writes a folder for path:FOLDER"

@@ -21,6 +21,7 @@ from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.sampling.frozen_model import check_base
 from adapters.peft.settings import Settings
 from kitchen.backend.atomic_folder import atomic_folder, check_folder_unused
+from kitchen.backend.folder_files import check_inside
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
@@ -59,7 +60,9 @@ def export(
             config = {**adapter.config, **peft_base_fields(adapter.model, adapter.base)}
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
             (part / WEIGHTS).write_bytes(adapter.weights)
-        for path in tokenizer_files(adapter.tokenizer):
+        files = tokenizer_files(adapter.tokenizer)
+        check_inside(adapter.tokenizer, files)
+        for path in files:
             shutil.copyfile(path, part / path.name)
 
 
@@ -86,6 +89,7 @@ def _from_folder(hub: HubClient, name: str) -> _PeftAdapter:
             f"{name} is a whole model without an adapter, so there is nothing to export: other "
             f"programs open it as it is, in {hub.fetch(name)}"
         )
+    check_inside(adapter.folder, adapter.folder.glob("adapter_*"))
     base = hub.fetch(adapter.base)
     return _PeftAdapter(
         name,
@@ -101,6 +105,7 @@ def _from_folder(hub: HubClient, name: str) -> _PeftAdapter:
 def _write_merged(adapter: _PeftAdapter, hub: HubClient, folder: Path) -> None:
     from safetensors.torch import load
 
+    check_inside(adapter.base, adapter.base.iterdir())
     # float32 whatever the dtype of the base: a sum rounded to bfloat16 changes results by 1e-2 nats
     base = load_base(hub, adapter.model, Settings(), torch.device("cpu"), torch.float32)
     tensors = load(adapter.weights)

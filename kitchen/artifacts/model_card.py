@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 from kitchen.artifacts.weights import Weights, parse_weights_name
+from kitchen.backend.edited_files import sign_card
 from kitchen.config.yaml import yaml_value
-from kitchen.secrets import mask
+from kitchen.secrets import mask, printable
 from kitchen.types import Checkpoint
 
 # a value that is a path on this or another machine
@@ -20,6 +21,10 @@ _FOLDERS = re.compile(
     r"(?<![\w.:/])(?:path:|file://)?~?/(?:[^\s/\"'`,;|]+/)+(?=[^\s/])"
     r"|\b[A-Za-z]:\\(?:[^\s\\\"'`,;|]+\\)+"
 )
+# what Markdown, or an extension of it such as formulas, would read as more than text
+_SYNTAX = re.compile(r"[\\`|*~$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|!(?=\[)")
+_BREAKS_CODE = re.compile(r"[`|\\<>&]|\](?=[(\[:])")
+_NO_WORD = re.compile(r"[^\w\s.,:;/=(){}'\"-]|_")
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _HUB_ADAPTER = "hf"  # the adapter whose data sets are on the Hugging Face Hub
 _HUB_CODE = """from peft import AutoPeftModelForCausalLM
@@ -47,14 +52,14 @@ class Base:
 def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping[str, Any]]) -> str:
     """Return the model card for the repository of an adapter, without secrets or local folders.
 
-    `tables` are rows of tables.jsonl. Only those with a column "measure" are shown: others, such as
-    answers side by side, may quote the data.
+    `tables` are rows of tables.jsonl. Only evaluations are shown, which have a column "measure" or
+    intervals: others, such as answers side by side, may quote the data.
     """
     record = weights.record or {}
     settings = record.get("order", {}).get("settings", {})
     parts = [
         _front_matter(base, record),
-        f"# {repo.rpartition('/')[2]}",
+        f"# {_text(repo.rpartition('/')[2])}",
         _overview(base, weights),
         *_evaluation(tables),
         *_section("Data", ("split", "SHA-256"), _data_digests(record)),
@@ -62,7 +67,7 @@ def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping
         "## How to load it",
         _loading(repo, base),
     ]
-    return mask("\n\n".join(parts)) + "\n"
+    return sign_card(mask("\n\n".join(parts)))
 
 
 def public_name(model: str) -> str:
@@ -93,17 +98,17 @@ def _front_matter(base: Base, record: Mapping[str, Any]) -> str:
 def _overview(base: Base, weights: Weights) -> str:
     facts = (weights.record or {}).get("facts", {})
     checkpoint = weights.source if isinstance(weights.source, Checkpoint) else None
-    recipe = f" with the recipe `{weights.record['recipe']}`" if weights.record else ""
+    recipe = f" with the recipe {_code(str(weights.record['recipe']))}" if weights.record else ""
     rows = [
-        ("base model", f"`{public_name(base.name)}`" if base.name else ""),
-        ("its SHA-256", base.sha256),
-        ("LoRA", facts.get("lora", "")),
-        ("trained from", public_name(facts["weights"]) if "weights" in facts else ""),
+        ("base model", _code(public_name(base.name)) if base.name else ""),
+        ("its SHA-256", _text(base.sha256)),
+        ("LoRA", _text(facts.get("lora", ""))),
+        ("trained from", _text(public_name(facts["weights"])) if "weights" in facts else ""),
         ("optimiser steps", str(checkpoint.step) if checkpoint else ""),
         ("SHA-256 of the checkpoint", checkpoint.sha256 if checkpoint else ""),
-        ("dtype of the base", facts.get("model.dtype", "")),
-        ("run", weights.run),
-        ("device", facts.get("machine.device", "")),
+        ("dtype of the base", _text(facts.get("model.dtype", ""))),
+        ("run", _text(weights.run)),
+        ("device", _text(facts.get("machine.device", ""))),
     ]
     release = version("crucible-kitchen")
     sentence = f"LoRA weights, trained{recipe} by crucible-kitchen {release}."
@@ -114,10 +119,10 @@ def _overview(base: Base, weights: Weights) -> str:
 def _evaluation(tables: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     parts = []
     for table in tables:
-        if "measure" in table["columns"]:
-            parts.append(f"**{_without_folders(table['title'])}**")
-            rows = [_public_cells(row) for row in table["rows"]]
-            parts.append(_markdown_table(_public_value(table["columns"]), rows))
+        if "measure" in table["columns"] or "95 % interval" in table["title"]:
+            parts.append(f"**{_text(_without_folders(table['title']))}**")
+            rows = map(_public_cells, table["rows"])
+            parts.append(_markdown_table(_public_cells(table["columns"]), rows))
     return ["## Evaluation", *parts] if parts else []
 
 
@@ -132,7 +137,8 @@ def _data_digests(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name and SHA-256 of each split that was trained on."""
     for key, value in record.get("facts", {}).items():
         if key.startswith("data.") and key.endswith(".sha256"):
-            yield _without_folders(key.removeprefix("data.").removesuffix(".sha256")), value
+            split = key.removeprefix("data.").removesuffix(".sha256")
+            yield _text(_without_folders(split)), _text(value)
 
 
 def _flat_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -142,7 +148,7 @@ def _flat_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tu
         if isinstance(value, Mapping) and value:
             yield from _flat_settings(value, f"{name}.")
         else:
-            yield name, f"`{yaml_value(_public_value(value))}`"
+            yield _text(name), _code(yaml_value(_public_value(value)))
 
 
 def _public_value(value: Any) -> Any:
@@ -157,7 +163,7 @@ def _public_value(value: Any) -> Any:
 
 
 def _public_cells(row: Sequence[Any]) -> Sequence[str]:
-    return [_without_folders(str(cell)) for cell in row]
+    return [_text(_without_folders(str(cell))) for cell in row]
 
 
 def _loading(repo: str, base: Base) -> str:
@@ -167,7 +173,7 @@ def _loading(repo: str, base: Base) -> str:
     shell = f"pip install 'crucible-kitchen[local,hf]'\nkitchen chat {repo}"
     if base.name.startswith("path:"):
         folder = public_name(base.name).removeprefix("path:")
-        shell += f"  # in the directory that holds the folder {folder}"
+        shell += f"  # in the directory that holds the folder {' '.join(folder.split())}"
     return (
         f"With transformers and peft:\n\n```python\n{code}\n```\n\n"
         f"Or with the kitchen:\n\n```bash\n{shell}\n```"
@@ -180,13 +186,28 @@ def _section(title: str, columns: Sequence[str], rows: Iterator[tuple[str, str]]
     return [f"## {title}", _markdown_table(columns, cells)] if cells else []
 
 
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of cells in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+def _text(value: Any) -> str:
+    """Return a value as Markdown in which it is plain text on one line."""
+    line = " ".join(printable(str(value)).split())
+    return _SYNTAX.sub(r"\\\g<0>", line.replace("&", "&amp;")).replace("<", "&lt;")
+
+
+def _code(text: str) -> str:
+    """Return a text as code in Markdown, which a cell of a table may hold."""
+    line = " ".join(printable(text).split())
+    if _BREAKS_CODE.search(line) is None:
+        return f"`{line}`"
+    return f"<code>{_NO_WORD.sub(_entity, line)}</code>"
+
+
+def _entity(match: re.Match[str]) -> str:
+    return f"&#{ord(match[0])};"
 
 
 def _without_folders(text: str) -> str:

@@ -11,6 +11,7 @@ import structlog
 
 from kitchen.artifacts.model_card import Base, model_card, public_name
 from kitchen.artifacts.weights import Weights, parse_weights_name
+from kitchen.backend.edited_files import CARD
 from kitchen.errors import BackendError, ConfigError, KitchenError
 from kitchen.ports import BlobStore, CheckpointStore, HubClient, TrainingClient
 from kitchen.ports.training import require_checkpoints
@@ -39,6 +40,7 @@ def publish(
     *,
     retry_hint: str = "",
     message: str = "",
+    replace_card: bool = False,
 ) -> str:
     """Publish an adapter with its model card, and return its address. Idempotent.
 
@@ -51,10 +53,10 @@ def publish(
         store.export(weights.source, folder)
         base = _base(weights, folder, hub)
         tables = read_journal(blobs, weights.run, "tables") if weights.run else ()
-        (folder / "README.md").write_text(model_card(repo, base, weights, tables))
+        (folder / CARD).write_text(model_card(repo, base, weights, tables), encoding="utf-8")
         message = message or f"Weights of {public_name(weights.name)}"
         try:
-            return hub.publish(repo, folder, message=message)
+            return hub.publish(repo, folder, message=message, replace_card=replace_card)
         except KitchenError as error:
             raise NotPublished(error, repo, retry_hint) from error
 

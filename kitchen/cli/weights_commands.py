@@ -60,6 +60,14 @@ EvaluationSettings = Annotated[
         "YAML.",
     ),
 ]
+ReplaceCard = Annotated[
+    bool,
+    typer.Option(
+        "--replace-card",
+        help="Replace the model card (README.md) or licence at the hub, even if it was edited "
+        "there.",
+    ),
+]
 Private = Annotated[
     Optional[bool],  # noqa: UP045 Typer evaluates it
     typer.Option(
@@ -229,6 +237,7 @@ def push(
     message: Annotated[
         str, typer.Option(metavar="TEXT", help="Commit message.", show_default=False)
     ] = "",
+    replace_card: ReplaceCard = False,
     training: Training = None,
     hub: Hub = None,
     blobs: Blobs = None,
@@ -237,11 +246,21 @@ def push(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Publish weights on a hub, as an adapter with a model card."""
+    """Publish weights on a hub, as an adapter with a model card.
+
+    A card or licence that somebody edited at the hub is kept.
+    """
     from kitchen.cli.commands.push import push as push_weights
 
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
     exit_with(
-        lambda: push_weights(weights, repo, adapters, message=message, private=private),
+        lambda: push_weights(
+            weights,
+            repo,
+            adapters,
+            message=message,
+            private=private,
+            replace_card=replace_card,
+        ),
         debug=debug,
     )

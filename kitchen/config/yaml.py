@@ -13,6 +13,9 @@ from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from kitchen.errors import ConfigError
+from kitchen.safe_text import escape_controls, escape_json_controls
+
+_MAX_VALUES = 100_000  # of a document, with the aliases in it followed
 
 
 @dataclass(frozen=True)
@@ -37,21 +40,41 @@ def read_yaml(text: str, place: str, keys: tuple[str, ...] = ()) -> Sequence[Yam
     With `keys`, the text is the value of that setting rather than a file.
     """
     try:
-        value = _yaml().load(text)
-        node = _yaml().compose(text)
+        value, node = _load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{place}:{mark.line + 1}" if mark and not keys else place
         problem = " ".join((error.problem or str(error)).split())
         hint = "; quote what YAML would read otherwise: key='\"...\"'" if keys else ""
         raise ConfigError(f"{where}: not YAML: {problem}{hint}") from error
-    except (YAMLError, ValueError, RecursionError) as error:
+    except (YAMLError, ValueError) as error:
         raise ConfigError(f"{place}: not YAML: {' '.join(str(error).split())}") from error
     return tuple(_flatten(value, node, keys, 1))
 
 
+def check_aliases(document: Any) -> None:
+    """Raise ValueError if the aliases in a document stand for too many values, or for themselves.
+
+    A file of 500 bytes can name 10^9 values by aliases of aliases. `document` is its root node, of
+    ruamel.yaml or PyYAML; None if it is empty.
+    """
+    try:
+        size = 0 if document is None else _expanded_size(document, {})
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+    if size > _MAX_VALUES:
+        raise ValueError(f"its aliases (*name) stand for more than {_MAX_VALUES:,} values")
+
+
 def yaml_value(value: Any) -> str:
     """Return a value as it would be typed."""
+    if isinstance(value, str):
+        return value if _is_plain(value, value, value) else _quoted(value)
+    return _flow_value(value)
+
+
+def _flow_value(value: Any) -> str:
+    """Return a value as it would be typed inside a list or mapping."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float) and math.isnan(value):
@@ -59,21 +82,53 @@ def yaml_value(value: Any) -> str:
     if isinstance(value, float) and math.isinf(value):
         return ".inf" if value > 0 else "-.inf"
     if isinstance(value, str):
-        return value if _is_plain(value) else json.dumps(value, ensure_ascii=False)
+        return value if _is_plain(value, f"[{value}]", [value]) else _quoted(value)
     if isinstance(value, Mapping):
-        items = (f"{key}: {yaml_value(inner)}" for key, inner in value.items())
+        items = (f"{_flow_value(key)}: {_flow_value(inner)}" for key, inner in value.items())
         return "{" + ", ".join(items) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(yaml_value, value)) + "]"
+        return "[" + ", ".join(map(_flow_value, value)) + "]"
     return repr(value)
 
 
-def _is_plain(text: str) -> bool:
-    """Return whether YAML reads the text as itself without quotes."""
-    try:
-        return bool(_yaml().load(text) == text)
-    except YAMLError:
+def _is_plain(text: str, document: str, expected: Any) -> bool:
+    """Return whether a text needs no quotes in a document, which must be read as expected."""
+    if escape_controls(text) != text:
         return False
+    try:
+        return bool(_load(document)[0] == expected)
+    except (YAMLError, ValueError):
+        return False
+
+
+def _quoted(text: str) -> str:
+    return escape_json_controls(json.dumps(text, ensure_ascii=False))
+
+
+def _load(text: str) -> tuple[Any, Any]:
+    """Return the value and the root node of a document; raises YAMLError or ValueError."""
+    try:
+        node = _yaml().compose(text)
+        check_aliases(node)
+        return _yaml().load(text), node
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+
+
+def _expanded_size(node: Any, sizes: dict[int, float]) -> float:
+    """Return the number of values in a node with its aliases followed; each node is visited once.
+
+    `sizes` has the nodes visited before, and infinity for those that contain this one.
+    """
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf
+        children = () if isinstance(node.value, str) else node.value
+        size = 1.0
+        for child in children:
+            for part in child if isinstance(child, tuple) else (child,):
+                size += _expanded_size(part, sizes)
+        sizes[id(node)] = size
+    return sizes[id(node)]
 
 
 def _yaml() -> YAML:

@@ -52,9 +52,10 @@ class HubClient(Protocol):
         """Return the paths of the files of a model, sorted."""
         ...
 
-    def publish(self, model: str, folder: Path, *, message: str) -> str:
+    def publish(self, model: str, folder: Path, *, message: str, replace_card: bool = False) -> str:
         """Upload a folder and return the place at which a person finds it.
 
-        Repeating an upload changes nothing, and an incomplete one is never visible.
+        Repeating an upload changes nothing, and an incomplete one is never visible. A model card
+        or licence that somebody edited is kept, with a warning, unless `replace_card` is set.
         """
         ...

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kitchen.backend.edited_files import sign_card
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
@@ -123,6 +124,38 @@ class HubLaws:
         before = client.info(name), client.sha256(name), client.files(name)
         assert client.publish(name, folder, message="again") == where
         assert (client.info(name), client.sha256(name), client.files(name)) == before
+
+    @pytest.mark.parametrize("path", ["README.md", "LICENSE", "LICENCE.txt"])
+    def test_an_edited_card_or_licence_is_kept(
+        self, client: HubClient, tmp_path: Path, path: str
+    ) -> None:
+        self._needs_publishing(client)
+        folder, name = _folder(tmp_path / "out", b"one"), self.published(tmp_path)
+        (folder / path).write_text("# My own words")
+        client.publish(name, folder, message="by hand")
+        (folder / path).write_text(sign_card("# Generated"))
+        client.publish(name, folder, message="generated")
+        assert client.file(name, path).read_text() == "# My own words"
+        client.publish(name, folder, message="replaced", replace_card=True)
+        assert client.file(name, path).read_text() == sign_card("# Generated")
+
+    def test_a_generated_card_is_replaced(self, client: HubClient, tmp_path: Path) -> None:
+        self._needs_publishing(client)
+        folder, name = _folder(tmp_path / "out", b"one"), self.published(tmp_path)
+        for text in ("# First", "# Second"):
+            (folder / "README.md").write_text(sign_card(text))
+            client.publish(name, folder, message=text)
+            assert client.file(name, "README.md").read_text() == sign_card(text)
+
+    def test_a_link_out_of_the_folder_is_not_published(
+        self, client: HubClient, tmp_path: Path
+    ) -> None:
+        self._needs_publishing(client)
+        (tmp_path / "private.txt").write_text("mine")
+        folder = _folder(tmp_path / "out", b"one")
+        (folder / "chat_template.jinja").symlink_to(tmp_path / "private.txt")
+        with pytest.raises(BackendError, match=r"chat_template\.jinja is a symbolic link"):
+            client.publish(self.published(tmp_path), folder, message="leaks")
 
     def test_an_empty_folder_is_not_published(self, client: HubClient, tmp_path: Path) -> None:
         self._needs_publishing(client)

@@ -27,5 +27,5 @@ class OneModel:
     def files(self, model: str) -> list[str]:
         return sorted(path.name for path in self.fetch(model).iterdir())
 
-    def publish(self, model: str, folder: Path, *, message: str) -> str:
+    def publish(self, model: str, folder: Path, *, message: str, replace_card: bool = False) -> str:
         raise BackendError("this hub publishes nothing")

@@ -9,15 +9,25 @@ from kitchen.artifacts.open import open_weights
 from kitchen.artifacts.publish import publish, require_export
 from kitchen.cli.console import console
 from kitchen.config.request import AdapterChoice
+from kitchen.runs.logs import configure
 
 
 def push(
-    weights: str, repo: str, adapters: AdapterChoice, *, message: str, private: bool | None
+    weights: str,
+    repo: str,
+    adapters: AdapterChoice,
+    *,
+    message: str,
+    private: bool | None,
+    replace_card: bool,
 ) -> int:
     """Publish weights to a repository; `private` None leaves the visibility to the hub adapter."""
+    configure()
     visibility = () if private is None else (f"hub.private={str(private).lower()}",)
     chosen = replace(adapters, settings=(*adapters.settings, *visibility))
     command = _command(weights, repo, adapters, message, private)
+    if replace_card:
+        command += " --replace-card"
     with open_weights(weights, chosen) as opened:
         url = publish(
             opened.weights,
@@ -26,6 +36,7 @@ def push(
             opened.hub,
             opened.blobs,
             message=message,
+            replace_card=replace_card,
             retry_hint=f": to try again: {command}",
         )
     console().print(url, soft_wrap=True)

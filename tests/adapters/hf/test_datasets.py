@@ -435,6 +435,9 @@ def test_settings_choose_endpoint_and_cache(
 
 # --- what cannot be read
 
+ALIASES = "a0: &a0 [x, x]\n" + "".join(
+    f"a{number}: &a{number} [*a{number - 1}, *a{number - 1}]\n" for number in range(1, 40)
+)
 UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
     "an archive": (
         {"data.zip": b"PK"},
@@ -467,6 +470,22 @@ UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
         r"owner/bad train.*Expected 2 fields in line 3",
     ),
     "no Parquet": ({"train.parquet": b"PAR1"}, r"owner/bad train.*train\.parquet.*cannot be read"),
+    "a card of aliases": (
+        {"README.md": card(ALIASES), "train.jsonl": jsonl(ROWS)},
+        r"card of owner/bad cannot be read: its aliases \(\*name\) stand for more than",
+    ),
+    "more aliases": (
+        {".huggingface.yaml": ALIASES, "train.jsonl": jsonl(ROWS)},
+        r"card of owner/bad cannot be read: its aliases \(\*name\) stand for more than",
+    ),
+    "a deep card": (
+        {"README.md": card("a: " + "[" * 3000), "train.jsonl": jsonl(ROWS)},
+        "card of owner/bad cannot be read: nested too deeply",
+    ),
+    "deep facts": (
+        {"dataset_infos.json": "[" * 3000 + "]" * 3000, "train.jsonl": jsonl(ROWS)},
+        "card of owner/bad cannot be read: nested more than",
+    ),
     "a card out of hand": (
         {"README.md": card("configs: 7"), "train.jsonl": jsonl(ROWS)},
         "owner/bad",

@@ -262,3 +262,37 @@ def test_the_packaged_model_exports_faithfully(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         theirs(of_transformers(tmp_path / "merged"), tokens), expected, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
+@pytest.mark.parametrize("merged", [False, True])
+def test_links_out_of_a_model_are_not_exported(
+    checkpoint: Trained, tmp_path: Path, file: str, merged: bool
+) -> None:
+    training, weights, _ = checkpoint
+    (tmp_path / "private.txt").write_text("{}")
+    (tmp_path / "base" / file).unlink(missing_ok=True)
+    (tmp_path / "base" / file).symlink_to(tmp_path / "private.txt")
+    with pytest.raises(BackendError, match=rf"base/{file} is a symbolic link to .*private\.txt"):
+        training.export(weights, tmp_path / "out", merged=merged)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_linked_adapter_is_not_exported_again(checkpoint: Trained, tmp_path: Path) -> None:
+    training, weights, _ = checkpoint
+    training.export(weights, tmp_path / "out")
+    config = tmp_path / "out/adapter_config.json"
+    config.rename(tmp_path / "elsewhere.json")
+    config.symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(BackendError, match=r"adapter_config\.json is a symbolic link"):
+        training.export(f"path:{tmp_path / 'out'}", tmp_path / "again")
+
+
+def test_links_inside_a_model_are_followed(checkpoint: Trained, tmp_path: Path) -> None:
+    training, weights, _ = checkpoint
+    config = tmp_path / "base/tokenizer_config.json"
+    content = config.read_bytes()
+    config.rename(tmp_path / "base/stored.json")
+    config.symlink_to("stored.json")
+    training.export(weights, tmp_path / "out")
+    assert (tmp_path / "out/tokenizer_config.json").read_bytes() == content

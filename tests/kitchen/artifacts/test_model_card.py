@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,52 @@ def test_secret_in_a_setting_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bars_and_line_breaks_do_not_break_a_table() -> None:
     table = {**SCORES, "rows": [["a|b", "1\n2", "exact match", "1"]]}
     assert "| a\\|b | 1 2 | exact match | 1 |" in card(tables=(table,))
+
+
+HOSTILE = [
+    "`</code><script>alert(1)</script>`",
+    "a\n\n# Owned\n\n![x](https://evil.example/x.png)",
+    "| a | b |\n| --- | --- |\n<img src=x onerror=alert(1)>",
+    "[click](javascript:alert(1)) **bold** _it_ ~~no~~ $$x$$",
+    "---\nlicense: evil\n---\n",
+    "a\\|b `c",
+    "\u202etxt.exe\x9b31m",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_breaks_out_of_the_card(text: str) -> None:
+    table = {"title": text, "columns": [text, "measure"], "rows": [[text, text]]}
+    edited = record(**{text: text, "note": [text], "dataset": text})
+    facts = {**edited["facts"], "lora": text, f"data.{text}.sha256": text}
+    edited |= {"recipe": text, "facts": facts}
+    weights = Weights("run:dish@final", Checkpoint("p", 1, "weights", "e"), "m", "dish", edited)
+    base = Base(text.replace(":", ""), text, text)
+    lines = model_card("me/soup", base, weights, (table,)).splitlines()
+    titles = ("# soup", "## Evaluation", "## Data", "## Settings", "## How to load it")
+    assert [line for line in lines if line.startswith("#")] == list(titles)
+    assert lines.count("---") == 2
+    for line in lines[lines.index("# soup") :]:
+        assert re.search(r"(?<!\\)\](?=[(\[:])|<(?!/?code>|!-- written by)", line) is None, line
+        assert not set(line) & set("\u202e\x9b")
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) == 3, line
+    front_matter = front("\n".join(lines))
+    assert front_matter["license"] == text
+    assert front_matter["base_model"] == text.replace(":", "").strip().partition("@")[0]
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "Mean reward, greedily, 95 % intervals",
+        "Held-out pairs, 95 % intervals",
+        "KL, 95 % interval",
+    ],
+)
+def test_evaluations_of_every_recipe_are_shown(title: str) -> None:
+    table = {"title": title, "columns": ["held-out set", "accuracy"], "rows": [["test", "0.5"]]}
+    assert f"## Evaluation\n\n**{title}**\n\n| held-out set |" in card(tables=(table,))
 
 
 def test_weights_without_a_run_have_a_card() -> None:
