@@ -129,8 +129,9 @@ class FolderTokenizer:
         ends = [at + len(plain) for at in starts if special[at : at + len(plain)] == plain]
         return len(special) - ends[0] if ends else 0
 
-    def decode(self, tokens: Tokens) -> str:
-        return self._decode(list(map(int, tokens)), skip_special_tokens=True)
+    def decode(self, tokens: Tokens, *, special: bool = False) -> str:
+        """Return the text; `special` writes special tokens out."""
+        return self._decode(list(map(int, tokens)), skip_special_tokens=not special)
 
     def decode_with_special(self, tokens: Sequence[int]) -> str:
         """Return the text with special tokens written out, in which stop strings are searched."""

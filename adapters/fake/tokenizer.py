@@ -39,11 +39,12 @@ class ByteTokenizer:
         ids = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
         return np.concatenate([[END], ids]) if special else ids
 
-    def decode(self, tokens: Tokens) -> str:
+    def decode(self, tokens: Tokens, *, special: bool = False) -> str:
         """Return the text; incomplete characters become U+FFFD."""
-        return bytes(token for token in np.asarray(tokens).tolist() if token < END).decode(
-            errors="replace"
-        )
+        ids = np.asarray(tokens).tolist()
+        kept = ids if special else [token for token in ids if token < END]
+        parts = [_SPELLED[token] if token >= END else bytes([token]) for token in kept]
+        return b"".join(parts).decode(errors="replace")
 
     def render(
         self,
@@ -80,9 +81,8 @@ class ByteTokenizer:
         """Return the text of `render`, with special tokens written out."""
         tokens = self.render(
             messages, answer=answer, tools=tools, chat_template_kwargs=chat_template_kwargs
-        ).tolist()
-        parts = [_SPELLED[token] if token >= END else bytes([token]) for token in tokens]
-        return b"".join(parts).decode(errors="replace")
+        )
+        return self.decode(tokens, special=True)
 
     def with_template(self, template: str) -> ByteTokenizer:
         """Raise ConfigError: the fake renders conversations without Jinja."""

@@ -55,8 +55,8 @@ class Tokenizer(Protocol):
         nothing is added behind it, since the text of an answer may follow.
         """
 
-    def decode(self, tokens: Tokens) -> str:
-        """Return the text, without special tokens."""
+    def decode(self, tokens: Tokens, *, special: bool = False) -> str:
+        """Return the text, without special tokens, or with their names if `special`."""
 
     def render(
         self,

@@ -39,6 +39,7 @@ from stages.chat.template import (
     in_row,
 )
 from stages.chat.token_cost import EpochSize
+from stages.chat.token_table import MarkedTokens, token_table
 
 OVERLONG: tuple[str, ...] = get_args(Overlong)
 CACHED_TOKENS = 1_000_000  # tokens of rendered data held in memory, about 20 bytes each
@@ -149,15 +150,9 @@ class RenderDataset(Stage, RenderingSettings):
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[EpochSize, Table, Table]:
         rendered, _ = self.run(rows, tokenizer)
         size = EpochSize(rendered.counts.datums, "datums", rendered.counts.tokens)
-        return size, _datum_table(rendered.data[0], tokenizer), rendered.counts.table()
-
-
-def _datum_table(datum: Datum, tokenizer: Tokenizer) -> Table:
-    rows = tuple(
-        ("yes" if is_trained else "", text.replace("\n", "↵\n").removesuffix("\n"))
-        for text, is_trained in trained_spans(datum, tokenizer)
-    )
-    return Table("The first datum", ("trained on", "text"), rows)
+        first = MarkedTokens.of_datum(rendered.data[0])
+        table = token_table("The first datum", [first], tokenizer)
+        return size, table, rendered.counts.table()
 
 
 class RenderedDatums(Sequence[Datum]):

@@ -14,6 +14,7 @@ from kitchen.types import Batch, Datum, Facts, LossOutput, Metrics, Price, Table
 from stages.chat.conversations import Conversation, TrainRows, parse_conversation
 from stages.chat.render import RenderDataset, TrainData
 from stages.chat.token_cost import token_cost_rows
+from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.bad_rows import BadRow
 from stages.data.dataset import (
     ROWS_COLUMNS,
@@ -136,8 +137,13 @@ class RenderMixture(Stage):
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
 
-    def preview(self, sources: MixtureRows, tokenizer: Tokenizer) -> MixtureData:
-        return self.run(sources, tokenizer)[0]
+    def preview(self, sources: MixtureRows, tokenizer: Tokenizer) -> tuple[MixtureData, Table]:
+        mixture, _ = self.run(sources, tokenizer)
+        first = [
+            MarkedTokens.of_datum(rendered.data[0], name)
+            for name, rendered in mixture.sources.items()
+        ]
+        return mixture, token_table("The first datums", first, tokenizer, column="data set")
 
 
 class MixtureBatches(Stage):

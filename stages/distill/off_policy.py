@@ -23,6 +23,7 @@ from stages.chat.prompts import (
 )
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
+from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.dataset import HeldOut
 from stages.evaluate.checkpoint_eval import evaluation_report
 from stages.evaluate.evaluation import EvalConfig, check_tries, evaluate, sample_records
@@ -111,14 +112,25 @@ class GenerateTeacherAnswers(Stage):
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.teacher, client, blobs)
 
-    def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> EpochSize:
+    def preview(
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        rows: TrainRows,
+        tokenizer: Tokenizer,
+        blobs: BlobStore | None = None,
+    ) -> tuple[EpochSize, Table]:
         tries = self.config.tries
         self.prompts(rows, tokenizer)
         tokens = [
             len(prompt_tokens(row, tokenizer, self.render)) + self.config.max_tokens
             for row in rows.conversations
         ]
-        return EpochSize(len(tokens) * tries, "answers", sum(tokens) * tries, AT_MOST)
+        size = EpochSize(len(tokens) * tries, "answers", sum(tokens) * tries, AT_MOST)
+        teacher_tokenizer = models.tokenizer(find_weights(self.teacher, client, blobs).model)
+        [prompt] = self._prompts(TrainRows(rows.conversations[:1]), teacher_tokenizer)
+        first = [MarkedTokens.of_prompt(prompt)]
+        return size, token_table("The teacher's first prompt", first, teacher_tokenizer)
 
     def prompts(self, rows: TrainRows, tokenizer: Tokenizer) -> dict[int, Tokens]:
         """Return the teacher's prompts by row, without those left out by rendering.overlong."""

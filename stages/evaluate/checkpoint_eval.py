@@ -28,6 +28,7 @@ from stages.evaluate.evaluation import (
     EvaluationAfter,
     check_held_out,
     evaluate,
+    first_question,
     metrics_by_set,
     render_all,
     sample_records,
@@ -131,11 +132,12 @@ class EvaluateCheckpoint(Stage):
         held_out: HeldOut,
         blobs: BlobStore | None = None,
         price: Price | None = None,
-    ) -> Table:
+    ) -> tuple[Table, Table]:
         tokenizer = models.tokenizer(find_weights(self.weights, client, blobs).model)
         check_held_out(held_out, tokenizer, self.config, self.render, self.decoding)
         tokens_read = answers = 0
-        for name, metric in metrics_by_set(held_out, self.config, self.decoding).items():
+        metrics = metrics_by_set(held_out, self.config, self.decoding)
+        for name, metric in metrics.items():
             rows = held_out.sets[name]
             if metric == "loss":
                 datums = render_all(rows, tokenizer, self.render)
@@ -148,15 +150,13 @@ class EvaluateCheckpoint(Stage):
                 tokens_read += sum(len(prompt_tokens(r, tokenizer, self.render)) for r in rows)
                 answers += len(rows) * self.decoding.tries
         answer_tokens = answers * self.config.max_tokens
-        return Table(
-            "Questions",
-            ("quantity", "count"),
-            (
-                ("answers in all", f"{answers:,}"),
-                *token_cost_rows("tokens read", tokens_read, "", price),
-                *token_cost_rows("tokens of answers", answer_tokens, AT_MOST, price),
-            ),
+        counts = (
+            ("answers in all", f"{answers:,}"),
+            *token_cost_rows("tokens read", tokens_read, "", price),
+            *token_cost_rows("tokens of answers", answer_tokens, AT_MOST, price),
         )
+        first = first_question(held_out, metrics, tokenizer, self.render)
+        return Table("Questions", ("quantity", "count"), counts), first
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.weights, client, blobs)

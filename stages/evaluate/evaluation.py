@@ -26,10 +26,11 @@ from kitchen.ports import (
     start,
 )
 from kitchen.stage import Stage
-from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples
+from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Table
 from stages.chat.conversations import Conversation, TrainRows
 from stages.chat.prompts import answers_by_tool_call, prompts_with_room, reference_answers
 from stages.chat.render import RenderDataset
+from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.dataset import HeldOut, normalise_weights
 from stages.evaluate.choices import ScoredChoices, check_choices, choice_datums, score_choices
 from stages.evaluate.graded_answers import METRIC_REWARDS, GradedAnswer, grade_samples
@@ -351,6 +352,27 @@ def render_all(
     return tuple(render.run(TrainRows(conversations), tokenizer)[0].data)
 
 
+def first_question(
+    held_out: HeldOut,
+    metrics: Mapping[str, str],
+    tokenizer: Tokenizer,
+    render: RenderDataset,
+) -> Table:
+    """Return the tokens of the first question of the first set, or those that are scored."""
+    name, rows = next(iter(held_out.sets.items()))
+    if metrics[name] == "loss":
+        data = next(filter(None, (render.datums(row, tokenizer) for row in rows)), ())
+        scored = [MarkedTokens.of_datum(datum) for datum in data[:1]]
+        return token_table(f"The first answer of {name}", scored, tokenizer, mark="scored")
+    if metrics[name] == "choice":
+        data = next(filter(None, (choice_datums(row, tokenizer, render) for row in rows)), ())
+        scored = [MarkedTokens.of_datum(datum, str(at)) for at, datum in enumerate(data, 1)]
+        title = f"The choices of the first question of {name}"
+        return token_table(title, scored, tokenizer, column="choice", mark="scored")
+    prompt = MarkedTokens.of_prompt(prompt_tokens(rows[0], tokenizer, render))
+    return token_table(f"The first question of {name}", [prompt], tokenizer)
+
+
 class EvaluateBase(Stage):
     """Evaluate the initial weights, before training, on all held-out sets."""
 
@@ -372,8 +394,10 @@ class EvaluateBase(Stage):
             result, "before"
         )
 
-    def preview(self, tokenizer: Tokenizer, held_out: HeldOut) -> None:
+    def preview(self, tokenizer: Tokenizer, held_out: HeldOut) -> Table:
         check_held_out(held_out, tokenizer, self.config, self.render)
+        metrics = metrics_by_set(held_out, self.config, GREEDY)
+        return first_question(held_out, metrics, tokenizer, self.render)
 
 
 class EvaluateWeights(Stage):

@@ -19,11 +19,12 @@ from kitchen.ports import (
     start,
 )
 from kitchen.stage import Stage
-from kitchen.types import Metrics, RunId
+from kitchen.types import Metrics, RunId, Table
 from stages.chat.conversations import Conversation, Message, TrainRows
 from stages.chat.render import RenderDataset
 from stages.chat.template import TemplateInputs
 from stages.chat.token_cost import EpochSize
+from stages.chat.token_table import pair_table
 from stages.data.dataset import Epochs, ShuffledBatches
 from stages.judge.judge import (
     Judge,
@@ -133,10 +134,11 @@ class BuildJudgePairs(Stage):
             )
         return PairData(pairs), Metrics({"data/unread": float(len(rows) - len(pairs))})
 
-    def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
+    def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> tuple[EpochSize, Table]:
         pairs = self.run(comparisons, tokenizer)[0].data
         tokens = sum(len(datum.tokens) for datum in chain.from_iterable(pairs))
-        return EpochSize(len(pairs), "pairs", tokens)
+        size = EpochSize(len(pairs), "pairs", tokens)
+        return size, pair_table("The judge's first pair", *pairs[0], tokenizer)
 
 
 class BuildJudgeQuestions(Stage):

@@ -25,6 +25,7 @@ from stages.chat.render import RenderDataset, RenderedRow, render_row
 from stages.chat.row_columns import check_columns
 from stages.chat.row_fields import REFUSED_IN_PREFERENCES
 from stages.chat.token_cost import AT_MOST, EpochSize
+from stages.chat.token_table import pair_table
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
 from stages.evaluate.evaluation import UNSAMPLED, EvalConfig
@@ -345,26 +346,42 @@ class SampleRejectedAnswers(Stage):
         return None
 
 
-def epoch_size(
+def preview_pairs(
     rows: Sequence[Comparison],
     tokenizer: Tokenizer,
     render: RenderDataset,
     mistakes: MistakesConfig,
-) -> EpochSize:
-    """Return the size of an epoch of pairs; answers yet to be sampled count with max_tokens."""
+) -> tuple[EpochSize, Table, Table]:
+    """Return the size of an epoch, the first pair and counts, with answers yet to be sampled.
+
+    Such an answer counts with max_tokens. Raises DataError if there is nothing to train on.
+    """
     complete = [row for row in rows if row.rejected is not None]
     rendered = RenderedPairs(
         [render_pair(row.chosen, row.rejected, tokenizer, render) for row in complete]
     )
     sizes = [len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in rendered.pairs]
-    for row in without_rejected({"": rows}):
+    first: list[tuple[Datum, Datum | None]] = list(rendered.pairs[:1])
+    incomplete = without_rejected({"": rows})
+    for row in incomplete:
         if data := _render_answer(row.chosen, tokenizer, render).data:
             unsampled = unsampled_tokens([row], tokenizer, render, mistakes)
             sizes.append(len(data[0].tokens) + sum(unsampled))
+            first = first or [(data[0], None)]
     if not sizes:
         raise DataError(f"nothing to train on: {_reasons(rendered, 0, render)}.")
-    some_missing = len(complete) < len(rows)
-    return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if some_missing else "")
+    size = EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if incomplete else "")
+    counts = [
+        ("rows", len(rows)),
+        ("pairs", len(sizes)),
+        ("pairs left out because both answers are equal", rendered.equal),
+        ("truncated answers", rendered.truncated),
+        ("rejected answers yet to be sampled", len(incomplete)),
+    ]
+    table = Table(
+        "Training data", ("quantity", "count"), tuple((what, f"{count:,}") for what, count in counts)
+    )
+    return size, pair_table("The first pair", *first[0], tokenizer), table
 
 
 def unsampled_tokens(
@@ -417,8 +434,8 @@ class RenderPairs(Stage):
 
     def preview(
         self, comparisons: Comparisons, tokenizer: Tokenizer, mistakes: MistakesConfig
-    ) -> EpochSize:
-        return epoch_size(comparisons.train, tokenizer, self.render, mistakes)
+    ) -> tuple[EpochSize, Table, Table]:
+        return preview_pairs(comparisons.train, tokenizer, self.render, mistakes)
 
     def _pairs(
         self,

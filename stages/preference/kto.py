@@ -19,6 +19,7 @@ from stages.chat.render import RenderDataset, render_row
 from stages.chat.row_columns import check_columns
 from stages.chat.row_fields import REFUSED_IN_PREFERENCES
 from stages.chat.token_cost import AT_MOST, EpochSize
+from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.bad_rows import BadRow, BadRows
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
@@ -193,6 +194,18 @@ class RenderedAnswers:
         """The number of good answers."""
         return sum(answer.good for answer in self.answers)
 
+    def table(self, unsampled: int) -> Table:
+        """Return the counts of a training set, with the number of answers yet to be sampled."""
+        counts = [
+            ("answers", len(self.answers)),
+            ("good answers", self.good),
+            ("answers left out because they equal one with the other label", self.equal),
+            ("truncated answers", sum(answer.truncated for answer in self.answers)),
+            ("bad answers yet to be sampled", unsampled),
+        ]
+        rows = tuple((what, f"{count:,}") for what, count in counts)
+        return Table("Training data", ("quantity", "count"), rows)
+
     def metrics(self) -> Metrics:
         """Return the counts of a training set."""
         return Metrics(
@@ -246,8 +259,11 @@ class RenderLabelledAnswers(Stage):
         labelled: LabelledAnswers,
         tokenizer: Tokenizer,
         mistakes: MistakesConfig,
-    ) -> EpochSize:
-        """Return the size of an epoch, with mismatched answers as long as the others on average."""
+    ) -> tuple[EpochSize, Table, Table]:
+        """Return the size of an epoch, the first answer and counts.
+
+        Mismatched answers count as long as the others on average.
+        """
         rows = [*_label_both("", comparisons.train, SampledRejections({})), *labelled.sets[""]]
         rendered = self._answers(rows, tokenizer)
         if not rendered.answers:
@@ -256,7 +272,14 @@ class RenderLabelledAnswers(Stage):
         unsampled = unsampled_tokens(comparisons.train, tokenizer, self.render, mistakes)
         total = 2 * sum([*sizes, *unsampled])
         bound = AT_MOST if unsampled else ""
-        return EpochSize(len(sizes) + len(unsampled), "answers", total, bound)
+        size = EpochSize(len(sizes) + len(unsampled), "answers", total, bound)
+        first = rendered.answers[0]
+        title = f"The first answer, labelled {'good' if first.good else 'bad'}"
+        return (
+            size,
+            token_table(title, [MarkedTokens.of_datum(first.datum)], tokenizer),
+            rendered.table(len(unsampled)),
+        )
 
     def _check(self, train: RenderedAnswers, held_out: Sequence[RenderedAnswers]) -> None:
         """Raise DataError if there is nothing to train on, or nothing to evaluate on."""

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from kitchen.errors import DataError, RunFailed, describe_error, exits_as_failures
+from kitchen.errors import DataError, KitchenError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
 from kitchen.ports.environments import Env, Task
 from kitchen.progress import Progress
@@ -36,6 +36,7 @@ from stages.chat.model_limits import has_room
 from stages.chat.prompts import env_inputs, render_prompt
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.chat.token_cost import generation_cost_rows
+from stages.chat.token_table import MarkedTokens, token_table
 from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.step_results import open_env, reset_env, step_env
@@ -164,21 +165,37 @@ class SampleRollouts(Stage):
 
     def preview(
         self, problems: PlannedTasks, tokenizer: Tokenizer, price: Price | None = None
-    ) -> Table:
+    ) -> tuple[Table, Table]:
         count = len(problems.tasks) * self.group
         prompts = prompt_tokens(problems.tasks, tokenizer, self.render)
         tokens = generation_cost_rows(
             None if prompts is None else prompts * self.group, count * self.config.max_tokens, price
         )
-        return Table(
-            "Rollouts", ("quantity", "count"), (("rollouts in all", f"{count:,}"), *tokens)
-        )
+        rows = (("rollouts in all", f"{count:,}"), *tokens)
+        prompt = asyncio.run(first_prompt(problems.tasks[0], tokenizer, self.render))
+        first = token_table("The first prompt", [MarkedTokens.of_prompt(prompt)], tokenizer)
+        return Table("Rollouts", ("quantity", "count"), rows), first
 
     async def _run(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int
     ) -> Rollouts:
         runner = RolloutRunner(await arrival(sampler), tokenizer, self.config, render=self.render)
         return await runner.run(batch.tasks, self.group, [self.seed, step])
+
+
+async def first_prompt(task: Task, tokenizer: Tokenizer, render: PromptRendering) -> Tokens:
+    """Return the tokens that a policy reads first, with the tools of the environment."""
+    state = _RolloutState(task, 0)
+    try:
+        with exits_as_failures():
+            await state.reset()
+    except KitchenError:
+        raise
+    except Exception as error:
+        raise RunFailed(
+            f"the environment of the first problem failed: {describe_error(error)}"
+        ) from error
+    return state.prompt(tokenizer, render)
 
 
 def prompt_tokens(
@@ -275,10 +292,7 @@ class RolloutRunner:
     def _prompt(self, state: _RolloutState) -> Tokens | None:
         """Render the messages so far; the rollout fails if the template refuses a later message."""
         try:
-            inputs = env_inputs(state.env).over(self.render.chat_template_kwargs)
-            prompt = render_prompt(
-                state.messages, self.tokenizer, None, inputs.tools, inputs.kwargs
-            )
+            prompt = state.prompt(self.tokenizer, self.render)
             if not state.episodes:
                 where = place_of(state.task)
                 has_room(prompt, self.config.max_tokens, MAX_TOKENS, self.tokenizer, where)
@@ -341,6 +355,11 @@ class _RolloutState:
     async def reset(self) -> None:
         self.env = await open_env(self.task)
         self.messages = list(await reset_env(self.env))
+
+    def prompt(self, tokenizer: Tokenizer, render: PromptRendering) -> Tokens:
+        """Render the messages so far, with the tools and variables of the environment."""
+        inputs = env_inputs(self.env).over(render.chat_template_kwargs)
+        return render_prompt(self.messages, tokenizer, None, inputs.tools, inputs.kwargs)
 
     def add_answer(self, prompt: Tokens, sampled: Sampled, text: str) -> None:
         self.episodes = append_answer(self.episodes, prompt, sampled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
@@ -55,11 +55,13 @@ def check(request: RunRequest, options: CheckOptions) -> int:
     _print_plan(out, resolved, users)
     if options.online and not resolved.problems:
         _print_online_answers(out, resolved)
+    shown: list[Table] = []
     if options.preview and not resolved.problems:
-        _print_preview(out, resolved, options.price)
+        shown = _print_preview(out, resolved, options.price)
     code = _print_verdict(out, resolved, options)
     if options.json:
-        print(as_json({**_summary(resolved, users), "exit_code": code}))
+        tables = {"preview": [asdict(content) for content in shown]} if options.preview else {}
+        print(as_json({**_summary(resolved, users), **tables, "exit_code": code}))
     return code
 
 
@@ -205,16 +207,20 @@ def _print_online_answers(out: Console, resolved: ResolvedRequest) -> None:
             out.print(training.online(model), soft_wrap=True)
 
 
-def _print_preview(out: Console, resolved: ResolvedRequest, price: float | None) -> None:
+def _print_preview(out: Console, resolved: ResolvedRequest, price: float | None) -> list[Table]:
+    """Print the tables of the preview, up to the first error, and return them."""
+    tables: list[Table] = []
     if resolved.step is None or resolved.kitchen is None:
-        return
+        return tables
     inputs: dict[Any, Any] = dict(resolved.kitchen.ports())
     if price is not None:
         inputs[Price] = Price(price)
     with resolved.collecting():
         for shown in preview(resolved.step, inputs):
+            tables.append(shown)
             out.print()
             out.print(table(shown))
+    return tables
 
 
 def _summary(resolved: ResolvedRequest, users: Mapping[str, str]) -> dict[str, Any]:

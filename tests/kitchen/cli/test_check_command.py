@@ -54,7 +54,8 @@ def test_a_preview_marks_the_trained_tokens(here: Path) -> None:
     command = ("check", "recipes.sl_basic", *FAKE, "dataset=rows.jsonl")
     shown = output(0, *command, "batch_size=4", "--preview")
     flat = "\n".join(line.rstrip() for line in shown.splitlines())
-    assert "            <259>two<257><260>\nyes         deux<257>\n" in flat
+    assert "\ncontext       6  <|user|>two<|end_of_turn|><|assistant|>\n" in flat
+    assert "\ntrained       5  deux<|end_of_turn|>\n" in flat
     # 5 of the 10 tokens of a row
     assert "share of tokens trained on  50.0%" in shown
     assert "optimiser steps in all      5" in flat  # 18 rows, 2 of 20 held out
@@ -67,6 +68,24 @@ def test_a_preview_marks_the_trained_tokens(here: Path) -> None:
     assert "cost of these, at 5 per million  0.0018" in priced
     assert "--price" in output(2, "check", "recipes.sl_basic", *FAKE, "--price", "-1")
     assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "titles"),
+    [
+        ("sl_basic", ["The first datum", "The first answer of held_out"]),
+        ("dpo", ["The first pair", "The first answer of held_out"]),
+        ("rl", ["The first prompt"]),
+    ],
+)
+def test_a_preview_in_json_has_its_tables(recipe: str, titles: list[str]) -> None:
+    command = ("check", f"recipes.{recipe}", *FAKE, "dataset=arithmetic", "--preview", "--json")
+    found = json.loads(invoke(*command).stdout)["preview"]
+    tables = {table["title"]: table for table in found}
+    for title in titles:
+        assert "<|user|>" in tables[title]["rows"][0][-1]
+        assert tables[title]["columns"][-2:] == ["tokens", "text"]
+    assert "preview" not in json.loads(invoke(*command[:-2], "--json").stdout)
 
 
 def test_a_preview_of_bad_rows_ends_with_3(here: Path) -> None:

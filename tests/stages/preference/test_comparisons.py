@@ -30,7 +30,7 @@ from stages.preference.comparisons import (
     SampledRejections,
     SampleRejectedAnswers,
     comparison,
-    epoch_size,
+    preview_pairs,
 )
 from tests.support.no_chat_template import PlainTokenizer
 from tests.support.thoughts import ThoughtStrippingTokenizer
@@ -405,7 +405,7 @@ def test_only_pairs_that_are_equal_once_cut(late: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"nothing to train on: .* 2 of 2 rows .*max_tokens=12 "):
         cut_pairs([late, late], 12)
     with pytest.raises(DataError, match=r"nothing to train on: .* 1 of 1 rows .*max_tokens=12 "):
-        epoch_size(
+        preview_pairs(
             [comparison(late, "here:1")],
             ByteTokenizer(),
             RenderDataset("last_assistant_turn", 12, overlong="truncate"),
