@@ -121,16 +121,15 @@ class GenerateTeacherAnswers(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[EpochSize, Table]:
         tries = self.config.tries
-        self.prompts(rows, tokenizer)
+        teachers = models.tokenizer(find_weights(self.teacher, client, blobs).model)
+        prompts = list(self.prompts(rows, teachers).values())
         tokens = [
             len(prompt_tokens(row, tokenizer, self.render)) + self.config.max_tokens
             for row in rows.conversations
         ]
         size = EpochSize(len(tokens) * tries, "answers", sum(tokens) * tries, AT_MOST)
-        teacher_tokenizer = models.tokenizer(find_weights(self.teacher, client, blobs).model)
-        [prompt] = self._prompts(TrainRows(rows.conversations[:1]), teacher_tokenizer)
-        first = [MarkedTokens.of_prompt(prompt)]
-        return size, token_table("The teacher's first prompt", first, teacher_tokenizer)
+        first = [MarkedTokens.of_prompt(prompt) for prompt in prompts[:1]]
+        return size, token_table("The teacher's first prompt", first, teachers)
 
     def prompts(self, rows: TrainRows, tokenizer: Tokenizer) -> dict[int, Tokens]:
         """Return the teacher's prompts by row, without those left out by rendering.overlong."""

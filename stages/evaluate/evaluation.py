@@ -28,7 +28,12 @@ from kitchen.ports import (
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Table
 from stages.chat.conversations import Conversation, TrainRows
-from stages.chat.prompts import answers_by_tool_call, prompts_with_room, reference_answers
+from stages.chat.prompts import (
+    answers_by_tool_call,
+    prompt_tokens,
+    prompts_with_room,
+    reference_answers,
+)
 from stages.chat.render import RenderDataset
 from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.dataset import HeldOut, normalise_weights

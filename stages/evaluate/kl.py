@@ -107,11 +107,6 @@ async def measure_kl(
     scored = await _score_answers(weights, prompts, answers)
     scored_by_reference = await _score_answers(reference, reference_prompts, answers)
     nats = [_k3(*pair) for pair in zip(scored, scored_by_reference, strict=True)]
-    if not np.isfinite(nats).all():
-        raise RunFailed(
-            f"the KL divergence to {stage.reference} is not a number: a model returned an infinite "
-            "log-probability, or none, for a token of a sampled answer."
-        )
     return _report(stage, suffix, nats, sum(len(answer.tokens) for answer in answers))
 
 
@@ -140,6 +135,11 @@ def _report(
     stage: _KLStage, suffix: str, nats: Sequence[float], tokens: int
 ) -> tuple[Metrics, Table]:
     """Report the KL divergence as means per answer and per token; `nats` has one sum per answer."""
+    if not np.isfinite(nats).all():
+        raise RunFailed(
+            f"the KL divergence to {stage.reference} is not a number: a model returned an infinite "
+            "log-probability, or none, for a token of a sampled answer."
+        )
     mean = paired_bootstrap([0.0] * len(nats), nats, stage.seed)
     per_token = sum(nats) / tokens
     key = f"{suffix}/{stage.dataset}" if stage.dataset else suffix

@@ -379,7 +379,9 @@ def preview_pairs(
         ("rejected answers yet to be sampled", len(incomplete)),
     ]
     table = Table(
-        "Training data", ("quantity", "count"), tuple((what, f"{count:,}") for what, count in counts)
+        "Training data",
+        ("quantity", "count"),
+        tuple((what, f"{count:,}") for what, count in counts),
     )
     return size, pair_table("The first pair", *first[0], tokenizer), table
 
@@ -550,7 +552,7 @@ def _render_answer(
         raise DataError(
             f"{answer.where}: the answer renders to {len(row.data)} sequences, because the chat "
             "template rewrites earlier messages, but a pair needs exactly one per answer. Set "
-            "rendering.train_on=last_assistant_turn."
+            "rendering.train_on=last_assistant_message."
         )
     return row
 

@@ -28,6 +28,7 @@ from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from stages.chat.conversations import Conversation, Message, parse_conversation
 from stages.chat.render import RenderDataset, render
+from stages.chat.template import DEFAULT_RENDERING
 from stages.chat.token_table import SHOWN, MarkedTokens, pair_table, token_table
 from stages.preference.comparisons import comparison, pair_of
 from stages.rl.rollouts import first_prompt
@@ -210,7 +211,7 @@ class Broken:
 
 def test_a_broken_environment_is_reported() -> None:
     with pytest.raises(RunFailed, match=r"environment of the first problem failed.*no eggs"):
-        asyncio.run(first_prompt(Broken(), ByteTokenizer()))
+        asyncio.run(first_prompt(Broken(), ByteTokenizer(), DEFAULT_RENDERING))
 
 
 @pytest.mark.parametrize(

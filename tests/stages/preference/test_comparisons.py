@@ -511,7 +511,7 @@ def test_an_answer_of_several_sequences_is_an_error() -> None:
         Conversation((*asked, Message("assistant", "no")), "here:1"),
     )
     with pytest.raises(
-        DataError, match=r"here:1: .* 2 sequences, .*rendering\.train_on=last_assistant_turn"
+        DataError, match=r"here:1: .* 2 sequences, .*rendering\.train_on=last_assistant_message"
     ):
         RenderPairs(RenderDataset()).run(
             Comparisons((row,), {}), SampledRejections({}), ThoughtStrippingTokenizer()
