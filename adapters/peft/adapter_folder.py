@@ -11,7 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from adapters.folders import CONFIG, is_adapter, read_config, require_base_model
+from adapters.folders import (
+    CONFIG,
+    is_adapter,
+    model_config,
+    read_config,
+    require_base_model,
+)
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 from kitchen.types import Lora
@@ -73,6 +79,10 @@ _MERGE = (
     "only plain LoRA and rsLoRA are supported; if peft can merge the adapter into its base model "
     "(merge_and_unload), do that, and give the folder of the result"
 )
+CHECK_BASE = (
+    f"check that base_model_name_or_path in {CONFIG} is the model that the adapter was trained on"
+)
+Shapes = Mapping[str, tuple[int, ...]]
 _TENSOR = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<matrix>[AB])\.weight")
 
 
@@ -104,9 +114,12 @@ def read_adapter(hub: HubClient, name: str) -> AdapterFolder | None:
         return None
     config = read_config(folder)
     lora = _supported_lora(config, f"{name}: {CONFIG}")
-    _check_shapes(_read_shapes(name, folder / WEIGHTS), lora, f"{name}: {WEIGHTS}")
+    shapes = _adapter_shapes(name, folder)
+    _check_shapes(shapes, lora, f"{name}: {WEIGHTS}")
     base = require_base_model(name, folder)
     _find_base(hub, base, name)
+    if base.startswith("path:"):
+        _check_base(hub.fetch(base), shapes, name)
     return AdapterFolder(name, folder, config, lora, base)
 
 
@@ -154,26 +167,28 @@ def _unsupported_fields(config: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _read_shapes(name: str, file: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor without reading the numbers."""
-    import safetensors
-
-    if not file.is_file():
+def _adapter_shapes(name: str, folder: Path) -> Shapes:
+    if not (folder / WEIGHTS).is_file():
         raise BackendError(
             f"{name}: the adapter's folder has no {WEIGHTS}; save it again with "
             "safe_serialization=True (pickled weights are not opened)"
         )
+    return _read_shapes(folder / WEIGHTS, f"{name}: {WEIGHTS}", "fetch or export the adapter again")
+
+
+def _read_shapes(file: Path, source: str, advice: str) -> Shapes:
+    """Return the shape of each tensor without reading the numbers; raises BackendError."""
+    import safetensors
+
     try:
         with safetensors.safe_open(file, "numpy") as opened:
             names = list(opened.keys())
             return {key: tuple(opened.get_slice(key).get_shape()) for key in names}
     except Exception as error:
-        raise BackendError(
-            f"{name}: {WEIGHTS} is damaged ({error}); fetch or export the adapter again"
-        ) from error
+        raise BackendError(f"{source} is damaged ({error}); {advice}") from error
 
 
-def _check_shapes(shapes: Mapping[str, tuple[int, ...]], lora: Lora, source: str) -> None:
+def _check_shapes(shapes: Shapes, lora: Lora, source: str) -> None:
     """Raise BackendError unless the tensors are pairs of A (r, in) and B (out, r)."""
     again = "fetch or export the adapter again"
     if not shapes:
@@ -195,3 +210,36 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]], lora: Lora, source: str
         partner = name.replace(*(("lora_A", "lora_B") if is_a else ("lora_B", "lora_A")))
         if partner not in shapes:
             raise BackendError(f"{source} has {name} but not {partner}; {again}")
+
+
+def _check_base(folder: Path, shapes: Shapes, name: str) -> None:
+    """Raise BackendError if the files of a base model show that an adapter does not fit it.
+
+    A layer may have another name there than in the model, so `check_fit` has the last word.
+    """
+    config = model_config(folder)
+    if "quantization_config" in config:  # the weights are packed
+        return
+    base_shapes = dict[str, tuple[int, ...]]()
+    for file in folder.glob("*.safetensors"):
+        base_shapes |= _read_shapes(file, f"{name}: {file}", "fetch or copy the base model again")
+    depth = config.get("num_hidden_layers")
+    for layer in (match["layer"] for match in map(_TENSOR.fullmatch, shapes) if match):
+        a, b = (shapes[f"base_model.model.{layer}.lora_{matrix}.weight"] for matrix in "AB")
+        _check_sizes(name, layer, (a[1], b[0]), base_shapes.get(f"{layer}.weight", (b[0], a[1])))
+        index = re.search(r"\blayers\.(\d+)\.", layer)
+        if index and isinstance(depth, int) and int(index[1]) >= depth:
+            raise BackendError(
+                f"{name}: the adapter has LoRA weights of {layer}, but the base model has only "
+                f"{depth} layers; {CHECK_BASE}"
+            )
+
+
+def _check_sizes(name: str, layer: str, sizes: tuple[int, int], weight: Sequence[int]) -> None:
+    """Raise BackendError unless LoRA weights of these inputs and outputs fit a weight."""
+    if sorted(sizes) != sorted(weight):  # GPT-2 stores (in, out), others (out, in)
+        raise BackendError(
+            f"{name}: the LoRA weights of {layer} are for a layer of {sizes[0]} inputs and "
+            f"{sizes[1]} outputs, but the weight of the base model has the shape {tuple(weight)}; "
+            + CHECK_BASE
+        )

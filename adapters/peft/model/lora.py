@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from adapters.peft.adapter_folder import CHECK_BASE
 from adapters.peft.model.lora_dropout import Dropout
 from kitchen.errors import BackendError, ConfigError
 from kitchen.types import Lora
@@ -17,11 +18,6 @@ DEFAULT_ALPHA = 32.0  # at every rank
 PREFIX = "base_model.model."  # PEFT puts this before the name of each layer
 ATTENTION, MLP = re.compile(r"attn|attention"), re.compile(r"mlp|ffn|feed_forward|experts|^fc")
 ROUTERS = frozenset({"gate", "router"})  # of mixtures of experts: never trained
-
-_CHECK_BASE = (
-    "check that base_model_name_or_path in adapter_config.json is the model that the adapter was "
-    "trained on"
-)
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -208,7 +204,7 @@ def _check_layers(model: Any, tensors: Tensors, source: str) -> None:
         if path not in modules or not _is_linear(modules[path]):
             raise BackendError(
                 f"{source}: the adapter has LoRA weights of {path}, but the base model "
-                f"({type(model).__name__}) has no such linear layer; {_CHECK_BASE}"
+                f"({type(model).__name__}) has no such linear layer; {CHECK_BASE}"
             )
         _, sizes = _weight_and_sizes(modules[path])
         a, b = (tensors[f"{PREFIX}{path}.lora_{matrix}.weight"] for matrix in "AB")
@@ -216,7 +212,7 @@ def _check_layers(model: Any, tensors: Tensors, source: str) -> None:
             raise BackendError(
                 f"{source}: the LoRA weights of {path} are for a layer of {a.shape[1]} inputs and "
                 f"{b.shape[0]} outputs, but that of the base model has {sizes[0]} and {sizes[1]}; "
-                + _CHECK_BASE
+                + CHECK_BASE
             )
 
 

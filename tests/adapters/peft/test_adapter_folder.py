@@ -311,6 +311,13 @@ def _missing_layer(folder: Path, base: Path) -> None:
     _tensors(folder, rename)
 
 
+def _missing_module(folder: Path, base: Path) -> None:
+    def rename(tensors: dict[str, Any]) -> dict[str, Any]:
+        return {name.replace("v_proj", "experts.0.v_proj"): tensors[name] for name in tensors}
+
+    _tensors(folder, rename)
+
+
 def _other_base(folder: Path, base: Path) -> None:
     other = folder.parent / "other"
     config = transformers.AutoConfig.from_pretrained(base)
@@ -322,7 +329,8 @@ def _other_base(folder: Path, base: Path) -> None:
 
 
 MISFITS: dict[str, tuple[Callable[[Path, Path], object], str]] = {
-    "missing layer": (_missing_layer, "has no such linear layer"),
+    "missing layer": (_missing_layer, "but the base model has only 2 layers"),
+    "missing module": (_missing_module, "has no such linear layer"),
     "smaller base": (_other_base, "are for a layer of 64 inputs and"),
     "weights of no target": (
         lambda folder, _: edit_config(folder, target_modules=["q_proj"]),
@@ -345,7 +353,10 @@ def test_weights_that_do_not_fit_the_base_are_refused(
 ) -> None:
     damage, text = MISFITS[kind]
     damage(adapter, base)
-    for verb in ("sample", "merge", "train"):
+    verbs = ("sample", "merge", "train")
+    if kind in ("missing layer", "smaller base"):  # seen in the files, before a run
+        verbs += ("find", "lora", "export")
+    for verb in verbs:
         with pytest.raises(BackendError) as caught:
             uses(training, tmp_path)[verb](f"path:{adapter}")
         assert str(adapter) in str(caught.value)
