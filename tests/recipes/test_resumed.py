@@ -37,6 +37,20 @@ def test_a_killed_run_of_a_tiny_local_model_resumes(recipe: str, tmp_path: Path)
     killed_in_every_stage(RunToKill(tmp_path, recipe, "peft", ahead=1))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["sl_basic", "dpo", "rl"])
+def test_a_killed_run_on_an_adapter_resumes(recipe: str, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    from tests.support.peft_adapters import QV, save_adapter
+    from tests.support.tiny_model import tiny_model
+
+    base = tiny_model(tmp_path / "base")
+    for name in MODELS:
+        config = peft.LoraConfig(r=4, lora_alpha=12, target_modules=QV, task_type="CAUSAL_LM")
+        save_adapter(base, tmp_path / name, config)
+    killed_in_every_stage(RunToKill(tmp_path, recipe, "peft", ahead=1))
+
+
 def killed_in_every_stage(run: RunToKill) -> None:
     """Kill the run in the middle of each stage, resume it, and compare the outcomes."""
     uninterrupted = KillAt()
