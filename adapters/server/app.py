@@ -56,7 +56,7 @@ class WeightsPath(BaseModel):
 
 
 class TimeToLive(BaseModel):
-    """The body of a request to change a checkpoint's time to live; None is for ever."""
+    """The body of a request to change a checkpoint's time to live; None for no expiry."""
 
     ttl_seconds: StrictInt | None
 
@@ -296,7 +296,7 @@ class Api:
 
 
 class Gate:
-    """Middleware that rejects requests without the key or that are too long, and counts all."""
+    """Middleware that rejects requests that lack the key or are too long, and counts all."""
 
     def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics, max_bytes: int) -> None:
         self._app = app

@@ -24,7 +24,7 @@ CHECKPOINT_TYPES = {
     "sampler_weights": "sampler",
     "external_weights": "external",
 }
-MIN_TTL = 3600  # seconds that a checkpoint lives at least
+MIN_TTL = 3600  # minimum lifetime of a checkpoint, in seconds
 MAX_TTL = 10 * 366 * 24 * 3600  # seconds
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,127}")
 _PATH = re.compile(r"tinker://([\w:-]+)/(weights|sampler_weights|external_weights)/([^/]+)")
@@ -53,7 +53,7 @@ class SessionRecord(Record):
 
 
 class RunRecord(Record):
-    """A model that is or was under training."""
+    """A model that is or was in training."""
 
     folder = "runs"
     session: str

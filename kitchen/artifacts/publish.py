@@ -23,7 +23,7 @@ log = structlog.get_logger("kitchen.artifacts.publish")
 
 
 class NotPublished(KitchenError):
-    """Publishing failed and lost nothing; the exit code is that of the cause."""
+    """Publishing failed, and nothing was lost; the exit code is that of the cause."""
 
     def __init__(self, cause: KitchenError, repo: str, retry_hint: str) -> None:
         super().__init__(f"{cause}; nothing is lost{retry_hint}")

@@ -1,4 +1,4 @@
-"""Optional dependencies: which extra brings the packages of an adapter, found without imports."""
+"""Optional dependencies: the extra that installs an adapter's packages, found without imports."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def extras() -> Sequence[Extra]:
 
 
 def extra_for(packages: Sequence[str]) -> str:
-    """Return the extra that brings all of these packages, `crucible-kitchen[local]`, or ""."""
-    for extra, brought in _packages_by_extra().items():
-        if packages and set(packages) <= brought:
+    """Return the extra that installs all of these packages, `crucible-kitchen[local]`, or ""."""
+    for extra, provided in _packages_by_extra().items():
+        if packages and set(packages) <= provided:
             return f"{DISTRIBUTION}[{extra}]"
     return ""
 
 
 def install_command_for(package: str) -> str:
-    """Return the pip command of the extra that brings a package, or "" if none does."""
+    """Return the pip command of the extra that installs a package, or "" if none does."""
     extra = extra_for([package.split(".")[0]])
     return f"pip install {_quoted(extra)}" if extra else ""
 

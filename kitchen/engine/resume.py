@@ -199,7 +199,7 @@ class SavePointStore:
         return self._state.paths() | (self._previous.paths() if self._previous else set())
 
     async def _delete_checkpoints(self, oldest: RunState, loop: ForEach, scope: Scope) -> None:
-        """Delete checkpoints that no state needs; after the commit, for until then it may fail."""
+        """Delete checkpoints that no state needs; only after the commit, which may fail."""
         retained = self._retained()
         kinds = {qualified_name(kind): kind for kind in carried(loop) if is_checkpointable(kind)}
         for point in oldest.points.values():

@@ -111,7 +111,7 @@ class _Run:
 
 @dataclass
 class _LoopState:
-    """A loop that is under way."""
+    """A loop in progress."""
 
     loop: ForEach
     scope: Scope  # around the loop

@@ -89,7 +89,7 @@ class StageCaller:
         return await self.wait(value, scope, scope.requested_by(value) or short_name(read.kind))
 
     async def wait(self, future: Future[Any], scope: Scope, requested_by: str) -> Any:
-        """Wait for a future of a stage; observers hear of saved weights as soon as they exist."""
+        """Wait for a future of a stage; observers learn of saved weights at once."""
         try:
             value = await future
         except Exception as error:

@@ -25,7 +25,7 @@ class StopSignal:
     at_once: bool = False  # stop without finishing or saving anything
     unsaved: int = 0  # loops with save points that are in the middle of an iteration
     _wake: Callable[[], object] | None = None  # wakes the run's task if it waits for something
-    # reentrant, for a signal handler may run while the same thread holds it
+    # reentrant, because a signal handler may run while the same thread holds it
     _lock: Any = field(default_factory=threading.RLock)
 
     def request(self, *, at_once: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Digests of a user's code, so that a run is not resumed with other code unnoticed."""
+"""Digests of a user's code, so that a resumed run notices changed code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kitchen.errors import ResumeError, is_user_file
 from kitchen.stage import Stage
 from kitchen.workflow import Step, walk
 
-_SCRIPT = "__main__"  # the script that resumes a run is often another one than started it
+_SCRIPT = "__main__"  # a run is often resumed by another script than the one that started it
 
 
 class OtherCode(ResumeError):
-    """The code of the recipe, of a stage or of what they use has changed since the run started."""
+    """Code of the recipe, of a stage or of their functions has changed since the run started."""
 
     option = "other_code"  # to resume the run nevertheless
 
@@ -45,7 +45,7 @@ def code_digests(recipe: str, step: Step) -> Mapping[str, str]:
 
 
 def changed_modules(earlier: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the modules of both that differ; a module that only one has changes the plan."""
+    """Return the modules in both that differ; a module in only one changes the plan."""
     return [name for name in earlier if now.get(name, earlier[name]) != earlier[name]]
 
 

@@ -99,7 +99,7 @@ class Run:
         """Call the listener with every event, on the run's thread; one that raises fails the run.
 
         A listener added late is called at once, on the caller's thread, with the start event and,
-        if the run is completed, that event; not with those in between.
+        if the run is completed, the completion event, but not with those in between.
         """
         self._status.listen(listener)
 

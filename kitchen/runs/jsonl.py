@@ -1,4 +1,4 @@
-"""JSON lines in blobs, appended to, and numbered so that a resumed run drops later rows."""
+"""Append-only JSON lines in blobs, numbered so that a resumed run can drop later rows."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ class InUse(ConfigError):
 def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[None]:
     """Hold a run; raises InUse if another process may be using it.
 
-    Each process writes its own claim before it looks for others, so that of two at the same moment
-    at most one proceeds. `take_over` disregards claims of other hosts, whose processes cannot be
-    checked from here.
+    Each process writes its own claim before it looks for others, so that at most one of two
+    simultaneous processes proceeds. `take_over` disregards claims of other hosts, whose processes
+    cannot be checked from here.
     """
     name = f"{run}/lease/{secrets.token_hex(8)}.json"
     claim = {"host": socket.gethostname(), "pid": os.getpid(), "born": _start_time(os.getpid())}
@@ -63,7 +63,7 @@ def _claims(blobs: BlobStore, run: str) -> Sequence[tuple[str, Mapping[str, Any]
 
 
 def _parse_claim(data: bytes) -> Mapping[str, Any]:
-    """Return a claim; a damaged one is of an unknown process on an unknown host."""
+    """Return a claim; a damaged one counts as that of an unknown process on an unknown host."""
     try:
         claim = json.loads(data)
         return {"host": claim["host"], "pid": int(claim["pid"]), "born": str(claim["born"])}
@@ -81,7 +81,7 @@ def _may_be_alive(claim: Mapping[str, Any]) -> bool:
 def _start_time(pid: int) -> str:
     """Return the start time of a process in kernel clock ticks; "" if it is dead.
 
-    It tells a process from a later one whose pid is the same.
+    It distinguishes a process from a later one with the same pid.
     """
     if Path("/proc/self/stat").exists():
         stat = Path(f"/proc/{pid}/stat")

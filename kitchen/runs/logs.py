@@ -38,7 +38,7 @@ def configure(debug: bool = False) -> None:
 
 
 class _CurrentStderr:
-    """The standard error at the time of writing: a progress bar replaces `sys.stderr`.
+    """Standard error, looked up at each write, because a progress bar replaces `sys.stderr`.
 
     If it is closed, or nobody reads it any more, the entry is only in the log of the run.
     """

@@ -72,7 +72,7 @@ class RunRecord(Observer):
         self._other_machine = other_machine
         self._other_code = other_code
         self._started = time.perf_counter()
-        # bound once: that takes as long as to write an entry
+        # bound once, because binding takes as long as writing an entry
         self._log = structlog.get_logger("kitchen.runs.record").bind()
         self._position: tuple[Stage, Progress] | None = None
         self._journals = {

@@ -1,4 +1,4 @@
-"""Status of a run under way, and the events that its listeners receive."""
+"""Status of a run in progress, and the events that its listeners receive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Status:
     epoch: int | None = None
     step: int = 0  # iteration of the innermost loop, from 1, in all epochs
     steps: int | None = None  # iterations of the innermost loop in all epochs; None if unknown
-    loss: float | None = None  # last one published
+    loss: float | None = None  # the last one published
     done: float | None = 0.0  # share of the outermost loop, 0..1; None if unknown
     seconds: float = 0.0  # since this process started or resumed the run
     stage: str = ""  # the one that started last

@@ -17,7 +17,9 @@ from kitchen.ports.blobs import BlobStore, BrowsableBlobs, sha256
 from kitchen.runs.jsonl import read_lines
 from kitchen.runs.lock import in_use
 
-_DIGEST = re.compile(rb'\{\n  "sha256": "([^"\n]*)",')  # first line of run.json, of what follows
+_DIGEST = re.compile(
+    rb'\{\n  "sha256": "([^"\n]*)",'
+)  # first line of run.json: the digest of the other lines
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # keys of run.json; records of the first development versions lack the last ones
 _REQUIRED_KEYS = ("run", "recipe", "order", "attempts", "facts", "status", "rendering", "metrics")
@@ -78,7 +80,7 @@ def _failed_before_first_save(blobs: BlobStore, run: str) -> bool:
 
 
 def run_exists(blobs: BlobStore, name: str) -> bool:
-    """Return whether there is a run of this name; a text that is no run's name is allowed."""
+    """Return whether there is a run of this name, which need not be a valid name."""
     return bool(_NAME.fullmatch(name)) and blobs.read(f"{name}/run.json") is not None
 
 
