@@ -64,12 +64,14 @@ class LoadLabelledAnswers(DatasetLoader):
         self, store: DatasetStore
     ) -> tuple[Comparisons, LabelledAnswers, HeldOut, Facts, Table]:
         data = load_splits(
-            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, _read)
+            DatasetReader(
+                store, self.dataset, self.reading, self.seed, self.max_rows, labelled_or_comparison
+            )
         )
         sets = dict[str, tuple[Comparison, ...]]()
         labelled = dict[str, tuple[LabelledAnswer, ...]]()
         for name, split in (("", data.train), *data.held_out.items()):
-            rows = tuple(ParsedRows(split, _read))
+            rows = tuple(ParsedRows(split, labelled_or_comparison))
             sets[name] = tuple(row for row in rows if isinstance(row, Comparison))
             labelled[name] = tuple(row for row in rows if isinstance(row, LabelledAnswer))
         bad_rows = list(data.bad_rows)
@@ -130,7 +132,7 @@ def _with_labels(
     return complete, bad_rows
 
 
-def _read(row: Row, where: str) -> Comparison | LabelledAnswer:
+def labelled_or_comparison(row: Row, where: str) -> Comparison | LabelledAnswer:
     check_columns(row, where, REFUSED_IN_PREFERENCES)
     label = row.get("label")
     if label is None:
