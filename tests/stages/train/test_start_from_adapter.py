@@ -129,6 +129,24 @@ def test_check_names_what_cannot_be_continued(
             cook(kitchen, recipe, cls.__name__)
 
 
+def test_the_card_names_the_base_of_an_adapter(adapter: Path, base: Path, tmp_path: Path) -> None:
+    from adapters.fake.hub import FakeHub
+    from kitchen.artifacts.publish import publish
+    from kitchen.artifacts.weights import find_weights
+
+    kitchen = local(tmp_path / "runs")
+    training: Any = kitchen.training
+    blobs: Any = kitchen.blobs
+    settings: Any = {**SMALL, **QUICK, "dataset": "chats", "model": f"path:{adapter}"}
+    cook(kitchen, SlBasic(**settings), "first")
+    hub = FakeHub({})
+    publish(find_weights("run:first", training, blobs), "me/soup", training, hub, blobs)
+    card = hub.file("me/soup", "README.md").read_text()
+    assert f"| base model | `path:{base.name}` |" in card
+    assert "| trained from | path:adapter |" in card
+    assert str(tmp_path) not in card
+
+
 def test_resume_requires_the_same_adapter(adapter: Path, tmp_path: Path) -> None:
     settings = {**SMALL, **QUICK, "dataset": "chats", "model": f"path:{adapter}"}
     failing: Any = {**settings, "evaluation": {"max_tokens": 2, "at_least": 1.0}}
