@@ -15,6 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from kitchen.config.familiar_names import replacement
 from kitchen.config.sources import Keys, Setting, SettingSource
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.recipe import Recipe, field_values
@@ -109,6 +110,7 @@ def _unknown_setting(cls: type[Recipe], setting: Setting) -> ConfigError | None:
             nested = [name for name in all_settings if name.endswith(f".{key}")]
             candidates = known if depth else [*known, *all_settings]
             near = f"did you mean {nested[0]!r}?" if nested else did_you_mean(key, candidates)
+            near = replacement(key) or near
             name = ".".join(setting.keys[: depth + 1])
             return ConfigError(f"{setting.source}: {cls.title()} has no setting {name!r}; {near}")
         annotation = known[key]

@@ -15,7 +15,14 @@ import structlog
 
 from kitchen.engine.observers import Observer
 from kitchen.engine.stop import StopSignal, handling_signals
-from kitchen.errors import ConfigError, Interrupted, KitchenError, RunFailed, describe_error
+from kitchen.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    KitchenError,
+    RunFailed,
+    describe_error,
+)
 from kitchen.ports.blobs import BlobStore
 from kitchen.runs.code import OtherCode
 from kitchen.runs.lock import InUse
@@ -184,7 +191,7 @@ class Run:
         if self._resume_call and isinstance(error, InUse | LostRows | OtherCode | OtherMachine):
             call = f"{self._resume_call.removesuffix(')')}, {error.option}=True)"
             result.add_note(f"to resume nevertheless: {call}")
-        elif self._resume_call and self._status.started and not isinstance(error, ConfigError):
+        elif self._resume_call and self._status.started and not _repeats(error):
             result.add_note(f"to resume: {self._resume_call}")
         return with_secrets_masked(result)
 
@@ -240,3 +247,8 @@ def _outcome(blobs: BlobStore, run: str) -> Outcome:
     return Outcome(
         run, summary.metrics.get("loss"), summary.seconds, summary.metrics, checkpoint, where
     )
+
+
+def _repeats(error: BaseException) -> bool:
+    """Return whether a resumed run, which has the same settings and data, would fail again."""
+    return isinstance(error, ConfigError | DataError)

@@ -37,7 +37,7 @@ def check_vocabulary(tokens: Tokens, tokenizer: Tokenizer, where: str) -> None:
     if known is None or not len(tokens) or int(tokens.max()) < known:
         return
     token = tokens[tokens >= known][:1]
-    text = tokenizer.decode(token)
+    text = tokenizer.decode(token, special=True)
     raise DataError(
         f"{where}: the tokenizer has the token {int(token[0])}{f' ({text!r})' if text else ''}, "
         f"but the model knows only the token ids below {known}; resize its embeddings "

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
+import structlog
 
 from kitchen.errors import ConfigError, DataError, check_name
 from kitchen.ports.sampling import Tokenizer
@@ -41,6 +42,7 @@ from stages.chat.template import (
 from stages.chat.token_cost import EpochSize
 from stages.chat.token_table import MarkedTokens, token_table
 
+log = structlog.get_logger("stages.chat")
 OVERLONG: tuple[str, ...] = get_args(Overlong)
 CACHED_TOKENS = 1_000_000  # tokens of rendered data held in memory, about 20 bytes each
 ROW_OVERHEAD_TOKENS = 35  # the objects around a row take the memory of this many tokens
@@ -136,6 +138,8 @@ class RenderDataset(Stage, RenderingSettings):
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
         data = RenderedDatums(rows.conversations, tokenizer, self)
+        if note := self._endless(rows, data.counts):
+            log.warning(note)
         return TrainData(data, data.counts), data.counts.metrics()
 
     def datums(self, conversation: Conversation, tokenizer: Tokenizer) -> tuple[Datum, ...]:
@@ -148,11 +152,24 @@ class RenderDataset(Stage, RenderingSettings):
         return completion if chat else completion.removeprefix(self.separator)
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[EpochSize, Table, Table]:
-        rendered, _ = self.run(rows, tokenizer)
-        size = EpochSize(rendered.counts.datums, "datums", rendered.counts.tokens)
-        first = MarkedTokens.of_datum(rendered.data[0])
-        table = token_table("The first datum", [first], tokenizer)
-        return size, table, rendered.counts.table()
+        data = RenderedDatums(rows.conversations, tokenizer, self)
+        size = EpochSize(data.counts.datums, "datums", data.counts.tokens)
+        table = token_table("The first datum", [MarkedTokens.of_datum(data[0])], tokenizer)
+        counts = data.counts.table()
+        if note := self._endless(rows, data.counts):
+            counts = replace(counts, rows=(*counts.rows, ("note", note)))
+        return size, table, counts
+
+    def _endless(self, rows: TrainRows, counts: RenderCounts) -> str:
+        """Return a sentence if answers end with no stop token; else ""."""
+        if not counts.endless:
+            return ""
+        answers = sum(sum(trained_messages(row, self.train_on)) for row in rows.conversations)
+        return (
+            f"{counts.endless} of {answers} answers end with no stop token, so the model does not "
+            "learn to stop: the chat template writes none after them; end answers in the template "
+            "with a token of eos_token_id in generation_config.json"
+        )
 
 
 class RenderedDatums(Sequence[Datum]):

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Generic, TypeVar
 
 import numpy as np
+import structlog
 
 from kitchen.config.splits import shortened
 from kitchen.errors import ConfigError
@@ -21,8 +22,10 @@ from stages.data.bad_rows import BadRow
 from stages.data.splits import DataConfig as DataConfig  # re-exported for recipes
 from stages.data.splits import DatasetReader, Indices, ParsedRows, sample_rows
 from stages.data.views import select
+from stages.train.schedules import PlannedSteps
 
 T = TypeVar("T")
+log = structlog.get_logger("stages.data")
 DEFAULT_DATASET = "ingredients"
 ROWS_COLUMNS = ("split", "use", "rows", "available", "files")
 
@@ -150,7 +153,19 @@ class Epochs(Stage):
     max_steps: int | None = None
 
     def run(self, data: TrainData) -> Iterable[Epoch]:
+        if note := self._unreached(len(data.data)):
+            log.warning(note)
         return self._epochs(len(data.data))
+
+    def _unreached(self, items: int) -> str:
+        """Return a sentence if the epochs have fewer steps than max_steps; else ""."""
+        steps = -(-items // self.batch_size) * self.count
+        if self.max_steps is None or self.max_steps <= steps:
+            return ""
+        return (
+            f"max_steps={self.max_steps} is not reached: epochs={self.count} has {steps} optimiser "
+            "steps; raise epochs to train longer"
+        )
 
     def _epochs(self, items: int) -> Sequence[Epoch]:
         per_epoch = -(-items // self.batch_size)
@@ -158,22 +173,22 @@ class Epochs(Stage):
         steps = [min(per_epoch, total - done) for done in range(0, total, per_epoch)]
         return [Epoch(number, count, count / total) for number, count in enumerate(steps)]
 
-    def preview(self, size: EpochSize, price: Price | None = None) -> Table:
+    def preview(self, size: EpochSize, price: Price | None = None) -> tuple[PlannedSteps, Table]:
         epochs = self._epochs(size.count)
+        steps = sum(epoch.steps for epoch in epochs)
+        note = self._unreached(size.count)
         items_read = sum(min(epoch.steps * self.batch_size, size.count) for epoch in epochs)
         tokens = round(size.tokens * items_read / size.count)
         is_exact = items_read % size.count == 0
         bound = size.bound if is_exact else f"{size.bound}about "
-        return Table(
-            "Steps",
-            ("quantity", "count"),
-            (
-                (f"{size.unit} in an epoch", f"{size.bound}{size.count:,}"),
-                (f"{size.unit} in a batch", f"{self.batch_size:,}"),
-                ("optimiser steps in all", f"{size.bound}{sum(e.steps for e in epochs):,}"),
-                *token_cost_rows("tokens read in all", tokens, bound, price),
-            ),
+        rows = (
+            (f"{size.unit} in an epoch", f"{size.bound}{size.count:,}"),
+            (f"{size.unit} in a batch", f"{self.batch_size:,}"),
+            ("optimiser steps in all", f"{size.bound}{steps:,}"),
+            *token_cost_rows("tokens read in all", tokens, bound, price),
+            *([("note", note)] if note else []),
         )
+        return PlannedSteps(steps), Table("Steps", ("quantity", "count"), rows)
 
 
 class ShuffledBatches(Stage):

@@ -24,6 +24,7 @@ from stages.data.dataset import (
     normalise_weights,
 )
 from stages.data.splits import DataConfig, DatasetReader, ParsedRows
+from stages.train.schedules import PlannedSteps
 
 MixtureWeights = Mapping[str, float]  # by data set; only their ratios matter
 
@@ -163,7 +164,9 @@ class MixtureBatches(Stage):
         order = interleave(self.weights, self.size * self.steps)
         return _Batches(mixture.sources, order, self.size, self.seed)
 
-    def preview(self, mixture: MixtureData, price: Price | None = None) -> tuple[Table, Table]:
+    def preview(
+        self, mixture: MixtureData, price: Price | None = None
+    ) -> tuple[PlannedSteps, Table, Table]:
         order = interleave(self.weights, self.size * self.steps)
         total = 0.0
         rows = []
@@ -175,7 +178,8 @@ class MixtureBatches(Stage):
             rows.append((name, f"{share:.1%}", f"{count:,}", f"{passes:.2f}", f"{tokens:,.0f}"))
         columns = ("data set", "share", "datums read", "passes", "tokens, about")
         steps = token_cost_rows("tokens read in all", round(total), "about ", price)
-        return Table("Mixture", columns, tuple(rows)), Table("Steps", ("quantity", "count"), steps)
+        table = Table("Mixture", columns, tuple(rows))
+        return PlannedSteps(self.steps), table, Table("Steps", ("quantity", "count"), steps)
 
 
 def interleave(weights: MixtureWeights, count: int) -> list[str]:

@@ -24,6 +24,7 @@ from stages.rl.rollouts import (
     succeeded,
 )
 from stages.train.optim import LearningRate, summed_metrics
+from stages.train.schedules import PlannedSteps
 
 PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
@@ -184,6 +185,9 @@ class Minibatches(Stage):
     def run(self, policy: PolicyData) -> Iterable[Batch]:
         count = min(self.count, len(policy.examples))
         return [mean_of(policy.examples[at::count]) for at in range(count)]
+
+    def preview(self, batches: PlannedSteps) -> PlannedSteps:
+        return PlannedSteps(batches.count * self.count)
 
 
 def mean_of(examples: Sequence[TrainingExample]) -> Batch:

@@ -51,6 +51,7 @@ from stages.tasks.rewards import (
 )
 from stages.tasks.step_results import open_env, reset_env
 from stages.tasks.subprocesses import WorkerPool
+from stages.train.schedules import PlannedSteps
 
 
 @dataclass(frozen=True)
@@ -319,8 +320,9 @@ class TaskBatches(Stage):
     steps: int
     seed: int = 0
 
-    def preview(self, tasks: Tasks) -> PlannedTasks:
-        return PlannedTasks(tuple(chain.from_iterable(batch.tasks for batch in self.run(tasks))))
+    def preview(self, tasks: Tasks) -> tuple[PlannedTasks, PlannedSteps]:
+        planned = PlannedTasks(tuple(chain.from_iterable(batch.tasks for batch in self.run(tasks))))
+        return planned, PlannedSteps(self.steps)
 
     def run(self, tasks: Tasks) -> Iterable[TaskBatch]:
         count = len(tasks.train)

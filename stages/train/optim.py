@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from kitchen.ports import Future, TrainingClient, TrainingSession
 from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
 from kitchen.types import Adam, Batch, Loss, LossOutput, Metrics, OptimStepResult, Result, Table
-from stages.train.schedules import Schedule
+from stages.train.schedules import PlannedSteps, Schedule, unreached_peak
 from stages.train.suggested_lr import TrainedModel, learning_rate_table
+
+log = structlog.get_logger("stages.train")
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,14 @@ class OptimStep(Stage):
             raise ValueError(
                 "a schedule needs to know how long the loop is; its source has no len()"
             )
+        steps = progress.total if progress.done == 0 else None
+        if steps and (note := unreached_peak(self.schedule, steps)):
+            log.warning(note)
         rate = self.schedule(progress.done, progress.width)
         return session.optim_step(replace(self.adam, learning_rate=rate)), LearningRate(rate)
 
-    def preview(self, model: TrainedModel) -> Table:
-        return learning_rate_table(self.schedule, model)
+    def preview(self, model: TrainedModel, steps: PlannedSteps | None = None) -> Table:
+        return learning_rate_table(self.schedule, model, steps)
 
 
 class ReportStep(Stage):

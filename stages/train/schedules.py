@@ -75,6 +75,24 @@ class Cosine:
         )
 
 
+@dataclass(frozen=True)
+class PlannedSteps:
+    """The number of optimiser steps of a run, as far as it is known before it starts."""
+
+    count: int
+
+
+def unreached_peak(schedule: Schedule, steps: int) -> str:
+    """Return a sentence if the warm-up of a schedule is longer than the run; else ""."""
+    warmup = getattr(schedule, "warmup_steps", 0)
+    if warmup <= steps:
+        return ""
+    return (
+        f"warmup_steps={warmup} is longer than the run of {steps} optimiser steps, so the learning "
+        f"rate reaches only {schedule((steps - 1) / steps, 1 / steps):g}; lower warmup_steps"
+    )
+
+
 ScheduleName = Literal["constant", "linear", "cosine"]
 SCHEDULES: Mapping[str, type[Constant] | type[Linear] | type[Cosine]] = {
     "constant": Constant,

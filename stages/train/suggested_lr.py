@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from kitchen.artifacts.weights import parse_weights_name
 from kitchen.types import Table
-from stages.train.schedules import Schedule
+from stages.train.schedules import PlannedSteps, Schedule, unreached_peak
 
 EXPONENTS: Mapping[str, float] = MappingProxyType({"Llama": 0.781, "Qwen": 0.0775})
 FITTED_ALPHA = 32.0  # LoRA alpha of the runs that the formula was fitted on
@@ -47,17 +47,21 @@ def model_family(model: str) -> str | None:
     return None
 
 
-def learning_rate_table(schedule: Schedule, model: TrainedModel) -> Table:
+def learning_rate_table(
+    schedule: Schedule, model: TrainedModel, planned: PlannedSteps | None = None
+) -> Table:
     """Compare the learning rate in the settings with the suggested one, as a hint only."""
-    steps = range(_SCHEDULE_STEPS)
-    peak = max(schedule(step / _SCHEDULE_STEPS, 1 / _SCHEDULE_STEPS) for step in steps)
+    steps = min(planned.count, _SCHEDULE_STEPS) if planned else _SCHEDULE_STEPS
+    peak = max(schedule(step / steps, 1 / steps) for step in range(steps))
     value, reason = _suggestion(model)
+    note = unreached_peak(schedule, planned.count) if planned else ""
     return Table(
         "Learning rate",
         ("learning rate", "value", "basis"),
         (
             ("configured", f"{peak:g}", "peak of the schedule"),
             ("suggested for supervised fine-tuning", value, reason),
+            *([("note", "", note)] if note else []),
         ),
     )
 

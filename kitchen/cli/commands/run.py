@@ -31,7 +31,14 @@ from kitchen.config.request import (
 )
 from kitchen.config.trust import check_trusted_order, needs_trust
 from kitchen.engine.plan import Plan
-from kitchen.errors import ConfigError, KitchenError
+from kitchen.errors import (
+    ApiError,
+    BackendError,
+    ConfigError,
+    DataError,
+    KitchenError,
+    SessionLost,
+)
 from kitchen.recipe import Recipe
 from kitchen.runs.code import OtherCode
 from kitchen.runs.execute import execute, recipe_from_order
@@ -45,6 +52,7 @@ from kitchen.runs.store import (
     run_summary,
 )
 
+_AWAY = (ApiError, SessionLost)  # a server may answer later
 Outcome = dict[str, Any]  # the JSON object that --json prints
 
 
@@ -190,8 +198,8 @@ def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
         option = f"--{failure.option.replace('_', '-')}"
         return [f"to resume nevertheless: {failed.command('resume', option)}"]
     blobs = failed.kitchen.blobs
-    if blobs is None or isinstance(failure, ConfigError):
-        return []
+    if blobs is None or isinstance(failure, ConfigError | DataError):
+        return []  # the record has the settings and the digest of the data, which would fail again
     if blobs.read(f"{failed.name}/run.json") is None:
         return []
     if blobs.locate(failed.name).startswith("memory://"):
@@ -200,6 +208,8 @@ def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
     if isinstance(failure, NotPublished):
         hints.append(f"to publish only its weights: {failed.command('push', failure.repo)}")
     saved = any(blob.endswith(".json") for blob in blobs.list(f"{failed.name}/save/"))
+    if not saved and isinstance(failure, BackendError) and not isinstance(failure, _AWAY):
+        return hints  # a new run may have other settings; this one would start over with the same
     state = "its progress is saved" if saved else "it had no save point and starts over"
     options = ["--trust"] if needs_trust(failed.order, same_process=False) else []
     return [*hints, f"to resume ({state}): {failed.command('resume', *options)}"]

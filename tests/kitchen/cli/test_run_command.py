@@ -43,7 +43,7 @@ def only_run(folder: Path) -> Path:
 
 
 def test_a_run_shows_steps_tables_and_its_record(here: Path) -> None:
-    shown = output(0, "run", *SMALL)
+    shown = output(0, "run", *SMALL, "warmup_steps=1")
     assert "ShuffledBatches step 3/3  loss 5." in shown
     assert "Held-out evaluation, 95 % intervals" in shown
     run = only_run(here)
@@ -214,12 +214,28 @@ def test_a_folder_that_cannot_be_written_ends_with_1(here: Path) -> None:
 def test_the_suggested_resume_command_works(
     here: Path, where: tuple[str, ...], options: str
 ) -> None:
-    (here / "rows.jsonl").write_text('{"prompt": "a"}\n' * 20)
-    shown = output(3, "run", *SMALL, "dataset=rows.jsonl", *where)
+    shown = output(1, "run", "recipes.soup", *FAKE, "wrong=bug", *where)
     [command] = [line for line in shown.splitlines() if "kitchen resume" in line]
     assert command.endswith(options)
     words = shlex.split(command.split(": kitchen ")[1])
-    assert "why: rows.jsonl:" in output(3, *words)
+    assert "half a pot" in output(1, *words)
+
+
+@pytest.mark.parametrize(
+    ("row", "settings"),
+    [
+        ('{"prompt": "a"}', ()),
+        (ROW, ("rendering.max_tokens=3",)),
+        (f'{{"prompt": "{"a" * 5000}", "completion": "b"}}', ("rendering.max_tokens=9999",)),
+    ],
+)
+def test_errors_that_a_resume_repeats_suggest_none(
+    here: Path, row: str, settings: tuple[str, ...]
+) -> None:
+    (here / "rows.jsonl").write_text(f"{row}\n" * 20)
+    shown = output(3, "run", *SMALL, "dataset=rows.jsonl", *settings)
+    assert "why: rows.jsonl:" in shown
+    assert "kitchen resume" not in shown
 
 
 def test_a_run_in_memory_is_not_resumable() -> None:

@@ -25,8 +25,8 @@ class Added(ByteTokenizer):
             joined = np.concatenate([joined, [HERB], part])
         return joined
 
-    def decode(self, tokens):
-        return "<herb>" if list(tokens) == [HERB] else super().decode(tokens)
+    def decode(self, tokens, *, special=False):
+        return "<herb>" if list(tokens) == [HERB] else super().decode(tokens, special=special)
 
 
 class Unlimited(ByteTokenizer):

@@ -221,6 +221,8 @@ def test_answers_without_stop_token_are_counted():
     data, metrics = RenderDataset().run(TrainRows((LONG,)), Unending())
     assert shown(only(data.data)) == shown(only(render(LONG, ByteTokenizer())))
     assert metrics["data/endless"] == 3
+    _, _, counts = RenderDataset().preview(TrainRows((LONG,)), Unending())
+    assert counts.rows[-1][-1].startswith("3 of 3 answers end with no stop token")
     assert RenderDataset().run(TrainRows((LONG,)), ByteTokenizer())[1]["data/endless"] == 0
 
 

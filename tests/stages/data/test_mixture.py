@@ -147,7 +147,8 @@ def test_loss_is_reported_by_data_set() -> None:
 
 
 def test_preview_shows_shares_passes_and_tokens() -> None:
-    mixture, steps = MixtureBatches(WEIGHTS, 8, 5).preview(mixed())
+    planned, mixture, steps = MixtureBatches(WEIGHTS, 8, 5).preview(mixed())
+    assert planned.count == 5
     assert [row[:4] for row in mixture.rows] == [
         ("a", "75.0%", "30", "6.00"),
         ("b.jsonl", "25.0%", "10", "0.28"),

@@ -1,0 +1,89 @@
+"""Settings of TRL and Axolotl under their own names, with what takes their place here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+GUIDE = "docs/coming-from.md"
+_NO_PADDING = "not needed: the local engine always processes sequences without padding"
+_BATCH = "batch_size is the number of sequences per optimiser step"
+_LORA = (
+    "not a setting: alpha is twice lora_rank, dropout is 0, and all linear layers of attention and "
+    "MLP are adapted"
+)
+_4BIT = "use --set training.quantization=4bit"
+_OBSERVER = "not supported; an observer can send metrics to a tracker"
+_WARMUP = "not supported; use warmup_steps"
+_BEST = "not supported; run:ID@best names the weights with the lowest held-out loss"
+_PRECISION = "use --set training.dtype=bfloat16"
+_ONE_DEVICE = "not supported: the local engine uses one GPU or the CPU"
+
+FAMILIAR: Mapping[str, str] = MappingProxyType(
+    {
+        "model_name_or_path": "use model",
+        "base_model": "use model",
+        "dataset_name": "use dataset",
+        "datasets": "use dataset, or recipes.chat_sl for several data sets",
+        "lora_r": "use lora_rank",
+        "lora_alpha": _LORA,
+        "lora_target_modules": _LORA,
+        "lora_dropout": _LORA,
+        "lora_model_dir": "use model=path:DIR",
+        "load_in_4bit": _4BIT,
+        "adapter": f"always LoRA; for QLoRA, {_4BIT}",
+        "per_device_train_batch_size": _BATCH,
+        "micro_batch_size": _BATCH,
+        "gradient_accumulation_steps": f"automatic: {_BATCH}",
+        "gradient_checkpointing": "use --set training.checkpointing=true",
+        "bf16": _PRECISION,
+        "packing": _NO_PADDING,
+        "padding_free": _NO_PADDING,
+        "sample_packing": _NO_PADDING,
+        "max_length": "use rendering.max_tokens",
+        "max_seq_length": "use rendering.max_tokens",
+        "sequence_len": "use rendering.max_tokens",
+        "excess_length_strategy": "use rendering.overlong",
+        "completion_only_loss": "use rendering.train_on",
+        "assistant_only_loss": "use rendering.train_on",
+        "train_on_inputs": "use rendering.train_on",
+        "roles_to_train": "use rendering.train_on",
+        "num_train_epochs": "use epochs",
+        "num_epochs": "use epochs",
+        "lr_scheduler_type": "use schedule",
+        "lr_scheduler": "use schedule",
+        "warmup_ratio": _WARMUP,
+        "max_grad_norm": "use grad_clip_norm",
+        "eval_steps": "use eval_every",
+        "save_steps": "use save_every",
+        "save_total_limit": "use keep",
+        "load_best_model_at_end": _BEST,
+        "early_stopping_patience": _BEST,
+        "resume_from_checkpoint": "use the command kitchen resume RUN",
+        "report_to": _OBSERVER,
+        "wandb_project": _OBSERVER,
+        "ref_model": "use reference",
+        "desirable_weight": "use good_weight",
+        "undesirable_weight": "use bad_weight",
+        "teacher_model_name_or_path": "use teacher",
+        "reward_funcs": "use reward",
+        "num_generations": "use group",
+        "max_completion_length": "use playing.max_tokens",
+        "epsilon": "use loss=ppo with loss_options.clip_low_threshold and clip_high_threshold",
+        "epsilon_high": "use loss=ppo with loss_options.clip_high_threshold",
+        "loss_type": "use loss",
+        "steps_per_generation": "use updates",
+        "num_iterations": "not supported: each rollout is trained on once",
+        "scale_rewards": "use advantages",
+        "use_vllm": "not supported: the local engine or a server samples",
+        "val_set_size": "use reading.held_out",
+        "deepspeed": _ONE_DEVICE,
+        "fsdp_config": _ONE_DEVICE,
+    }
+)
+
+
+def replacement(name: str) -> str:
+    """Return what takes the place of a setting of TRL or Axolotl; "" for an unknown name."""
+    advice = FAMILIAR.get(name.replace("-", "_"))
+    return f"{advice} (see {GUIDE})" if advice else ""
