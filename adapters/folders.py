@@ -12,6 +12,7 @@ from typing import Any
 from kitchen.artifacts.weights import parse_weights_name
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
+from kitchen.safe_text import read_json
 
 CONFIG = "adapter_config.json"
 TOKENIZER = (
@@ -55,7 +56,7 @@ def require_base_model(name: str, folder: Path) -> str:
 def read_config(folder: Path, file: str = CONFIG, what: str = "adapter") -> dict[str, Any]:
     """Read a JSON object; raises BackendError, which names the file, if it cannot be read."""
     try:
-        config = json.loads((folder / file).read_bytes())
+        config = read_json((folder / file).read_bytes())
     except ValueError as error:
         raise BackendError(
             f"{folder / file} is not JSON ({error}); fetch or export the {what} again"
@@ -81,7 +82,7 @@ def why_not_opened(folder: Path, error: Exception) -> str:
             )
     for path in sorted(folder.glob("*.json")):
         try:
-            json.loads(path.read_bytes())
+            read_json(path.read_bytes())
         except ValueError as not_json:
             return f"{path} is not JSON ({not_json}); fetch or copy the model again"
     for path in [*folder.glob("*.safetensors"), *folder.glob("tokenizer.json")]:

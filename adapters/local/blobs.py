@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from kitchen.backend.temporary import delete_if_unused, hold
 from kitchen.errors import RunFailed
 from kitchen.ports.blobs import blob_name
 
@@ -38,6 +39,7 @@ class LocalBlobs:
     def __init__(self, root: str = "runs") -> None:
         self._root = Path(root).expanduser().absolute()
         self._real_root = os.path.realpath(self._root).rstrip(os.sep) + os.sep
+        self._swept: set[str] = set()  # folders in the root without files of killed writers
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
@@ -50,6 +52,7 @@ class LocalBlobs:
     def write(self, name: str, data: bytes) -> None:
         path = self._path(name)
         with _translated_errors(path):
+            self._sweep(name)
             for attempt in range(_ATTEMPTS):
                 try:
                     _make_folder(path.parent)
@@ -106,6 +109,21 @@ class LocalBlobs:
     def locate(self, name: str) -> str:
         return str(self._path(name))
 
+    def _sweep(self, name: str) -> None:
+        """Before the first write into a folder of the root, delete files of killed writers there.
+
+        A file is in use as long as its writer locks it. Should a writer lose a file that it has not
+        locked yet, it writes again.
+        """
+        folder = name.partition("/")[0] if "/" in name else ""
+        if folder in self._swept:
+            return
+        self._swept.add(folder)
+        pattern = f"{'**/' if folder else ''}.kitchen-*.part"
+        for path in (self._root / folder).glob(pattern):
+            if _TEMPORARY.fullmatch(path.name) and self._is_inside(path):
+                delete_if_unused(path)
+
     def _path(self, name: str) -> Path:
         path = self._root / blob_name(name)
         if _TEMPORARY.fullmatch(path.name):
@@ -128,10 +146,11 @@ def _replace(path: Path, data: bytes) -> None:
     part = path.with_name(f".kitchen-{secrets.token_hex(8)}.part")
     try:
         with part.open("xb") as file:
+            hold(file.fileno())
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+            os.replace(part, path)
     except BaseException:  # Ctrl-C too
         with suppress(OSError):
             part.unlink(missing_ok=True)

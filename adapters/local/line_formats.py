@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from kitchen.errors import DataError
 from kitchen.ports.datasets import OnBadRow, Row, StreamedRow
+from kitchen.safe_text import read_json
 
 BOM = b"\xef\xbb\xbf"
 MARK_EVERY = 8  # rows from one index mark to the next
@@ -237,11 +238,11 @@ def _json_rows(reader: LineReader, on_bad_row: OnBadRow | None) -> Rows:
 
 def _json_row(text: str, reader: LineReader) -> Row:
     try:
-        row = json.loads(text)
+        row = read_json(text)
     except json.JSONDecodeError as error:
         raise reader.error(
             f"is not JSON: {error.msg}; each line must be one JSON object", column=error.colno
         ) from error
-    except (RecursionError, ValueError) as error:
+    except ValueError as error:
         raise reader.error(f"cannot be read: {error}") from error
     return checked(row, text, reader.error)

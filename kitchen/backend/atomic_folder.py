@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kitchen.backend.temporary import delete_if_unused, held
 from kitchen.errors import ConfigError, RunFailed
 
 
@@ -24,9 +27,13 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     check_folder_unused(folder)
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
+        for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.part"):
+            if _is_part_of(folder, left):
+                delete_if_unused(left)
         part.mkdir(parents=True)
-        yield part
-        os.replace(part, folder)
+        with held(part):
+            yield part
+            os.replace(part, folder)
     except OSError as error:
         raise RunFailed(
             f"{error.filename or folder}: {error.strerror or error}; free some space or make it "
@@ -34,6 +41,11 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _is_part_of(folder: Path, path: Path) -> bool:
+    token = path.name.removeprefix(f".{folder.name}.").removesuffix(".part")
+    return re.fullmatch("[0-9a-f]{8}", token) is not None
 
 
 def check_folder_unused(folder: Path) -> None:

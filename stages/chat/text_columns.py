@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from kitchen.safe_text import read_json
 
 # Anthropic's hh-rlhf: "\n\nHuman: ...\n\nAssistant: ..."
 _TURN = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):")
@@ -21,7 +22,7 @@ def list_from_text(text: str) -> Sequence[Any] | None:
     """
     if not text.lstrip().startswith("["):
         return None
-    for parse in (json.loads, ast.literal_eval):
+    for parse in (read_json, ast.literal_eval):
         try:
             value = parse(text.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):

@@ -15,6 +15,7 @@ from typing import Any
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult
 from kitchen.ports.sampling import ToolSchema
+from kitchen.safe_text import read_json
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 _BARE = re.compile(
@@ -90,7 +91,7 @@ def parse_tool_calls(text: str) -> list[ToolCall]:
 
 
 def _parse_body(body: str) -> list[ToolCall]:
-    parsed = json.loads(body)
+    parsed = read_json(body)
     items = parsed if isinstance(parsed, list) else [parsed]
     return [_parse_call(item) for item in items]
 
@@ -101,7 +102,7 @@ def _parse_call(item: Any) -> ToolCall:
         name = item.get("name")
         arguments = item.get("arguments", item.get("parameters"))
     if isinstance(arguments, str):
-        arguments = json.loads(arguments)
+        arguments = read_json(arguments)
     if not isinstance(arguments, dict) or not isinstance(name, str):
         raise ValueError(f"{json.dumps(item)[:80]} is not a call: it needs a name and arguments")
     return ToolCall(name, arguments)

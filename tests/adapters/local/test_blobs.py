@@ -13,6 +13,8 @@ from adapters.local.blobs import LocalBlobs
 from adapters.local.fsspec import FsspecBlobs
 from kitchen.errors import BackendError, RunFailed
 from kitchen.ports import BlobStore
+from tests.support.commands import python_process
+from tests.support.polling import LineReader
 
 
 @pytest.fixture(params=["folder", "file://", "memory://"])
@@ -197,3 +199,30 @@ def test_bad_urls_are_errors_with_a_remedy() -> None:
 def test_memory_is_shared_by_url() -> None:
     FsspecBlobs("memory://shared-by-url/inner").write("a", b"1")
     assert FsspecBlobs("memory://shared-by-url").read("inner/a") == b"1"
+
+
+KILLED_WRITER = """
+import os, sys
+from adapters.local.blobs import LocalBlobs
+os.replace = lambda *_: (print("writing", flush=True), sys.stdin.read(), os._exit(1))
+LocalBlobs(sys.argv[1]).write("mine/save/1.json", b"half")
+"""
+
+
+def test_files_of_killed_writers_are_deleted(tmp_path: Path) -> None:
+    with python_process(tmp_path, "-c", KILLED_WRITER, str(tmp_path)) as process:
+        LineReader(process.stdout).wait_for("writing")
+        [part] = tmp_path.glob("mine/save/.kitchen-*.part")
+        LocalBlobs(str(tmp_path)).write("mine/run.json", b"{}")
+        assert part.exists(), "its writer lives"
+        process.kill()
+        process.wait()
+    other = tmp_path / "other/.kitchen-0123456789abcdef.part"
+    kept = tmp_path / "mine/.kitchen-notes.part"
+    other.parent.mkdir()
+    for path in (other, kept):
+        path.write_bytes(b"")
+    LocalBlobs(str(tmp_path)).write("mine/run.json", b"{}")
+    assert not part.exists()
+    assert kept.exists(), "of another program"
+    assert other.exists(), "of another run, which may have a writer on another machine"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kitchen.backend.atomic_folder import atomic_folder
+from kitchen.backend.temporary import held
 from kitchen.errors import ConfigError, RunFailed
 
 
@@ -60,3 +61,18 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         with atomic_folder(Path(".")):
             pass
     assert (tmp_path / "full" / "mine").read_text() == "mine"
+
+
+def test_folders_of_killed_writers_are_deleted(tmp_path: Path) -> None:
+    left = tmp_path / ".out.0a1b2c3d.part"
+    foreign = [tmp_path / ".out.notes.part", tmp_path / ".other.0a1b2c3d.part"]
+    for folder in (left, *foreign):
+        folder.mkdir()
+        (folder / "half.bin").write_bytes(b"x")
+    with held(left):
+        with atomic_folder(tmp_path / "out"):
+            assert left.exists(), "its writer lives"
+    (tmp_path / "out").rmdir()
+    with atomic_folder(tmp_path / "out"):
+        assert not left.exists()
+    assert all(folder.exists() for folder in foreign)
