@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
+from numbers import Real
 from types import UnionType
 from typing import (
     Any,
@@ -21,7 +22,7 @@ from typing import (
 
 from kitchen.errors import RunFailed
 from kitchen.ports.future import Future, is_future
-from kitchen.types import Published
+from kitchen.types import Metrics, Published
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,19 @@ def check_result(stage: Stage, result: R) -> R:
         )
     if not kept:
         raise RunFailed(f"{stage.title()}.{_promise(stage)} returned {_described(result)}")
+    for value in contract.values_of(result):
+        if isinstance(value, Metrics):
+            _check_numbers(stage, value)
     return result
+
+
+def _check_numbers(stage: Stage, metrics: Metrics) -> None:
+    for name, value in metrics.items():
+        if not isinstance(value, Real):
+            raise RunFailed(
+                f"{stage.title()}.{_promise(stage)} returned the metric {name}={value!r:.80}, "
+                "which is not a number"
+            )
 
 
 def _promise(stage: Stage) -> str:

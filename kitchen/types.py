@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import GetCoreSchemaHandler, PlainSerializer, PlainValidator
+from pydantic import Field, GetCoreSchemaHandler, PlainSerializer, PlainValidator
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
-from kitchen.errors import check_numbers
+from kitchen.errors import ConfigError, check_numbers
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +69,10 @@ class Batch:
     data: tuple[Datum, ...]
 
 
+SEEDS = 2**64  # number of random seeds: PyTorch takes no larger ones
+Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
+
+
 @dataclass(frozen=True)
 class Adam:
     """Hyper-parameters of one AdamW step (Loshchilov and Hutter, 2019, arXiv:1711.05101)."""
@@ -95,6 +99,10 @@ class Lora:
     train_attn: bool = True
     train_mlp: bool = True
     train_unembed: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < SEEDS:
+            raise ConfigError(f"the seed is {self.seed}, and must be at least 0 and below 2^64")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from kitchen import Lora, Recipe
 from kitchen.errors import ConfigError
-from kitchen.types import Adam
+from kitchen.types import Adam, Seed
 from stages.data import DataConfig
 from stages.data.dataset import DEFAULT_DATASET
 from stages.evaluate import EvalConfig
@@ -30,7 +30,7 @@ class TrainingRecipe(Recipe):
     weight_decay: NonNegativeFloat = 0.0  # AdamW's decoupled weight decay
     # maximum norm of the gradient, over all trained weights; 0 for no gradient clipping
     grad_clip_norm: NonNegativeFloat = 0.0
-    seed: NonNegativeInt = 0  # random seed of initialisation, data order and sampling
+    seed: Seed = 0  # random seed of initialisation, data order and sampling
     save_every: NonNegativeInt = 25  # batches between save points, to resume from; 0 for none
 
     @property

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from kitchen import Recipe, Step, sequence
+from kitchen.types import Seed
 from stages import chat, data, evaluate
 
 
@@ -28,7 +29,7 @@ class Evaluate(Recipe):
     rendering: chat.RenderDataset = chat.RenderDataset()
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     answering: evaluate.DecodingConfig = evaluate.DecodingConfig()
-    seed: NonNegativeInt = 0  # random seed of the choice of rows, sampling and bootstraps
+    seed: Seed = 0  # random seed of the choice of rows, sampling and bootstraps
 
     def workflow(self) -> Step:
         drop_bad_rows = evaluate.DropBadQuestions(self.weights, self.rendering, self.evaluation)

@@ -15,7 +15,7 @@ from kitchen.engine.plan import Plan, PlanError
 from kitchen.engine.runner import run as run_plan
 from kitchen.engine.scope import Scope
 from kitchen.engine.stop import StopSignal, refuse_running_loop
-from kitchen.errors import ConfigError, ResumeError
+from kitchen.errors import ConfigError, ResumeError, describe_error
 from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure, copy_log_to
@@ -86,9 +86,18 @@ def _run_recorded(
         )
         observers.run_ended(None)
     except BaseException as error:
-        observers.run_ended(error)
+        _end_failed(observers, error)
         raise
     return scope
+
+
+def _end_failed(observers: ObserverGroup, error: BaseException) -> None:
+    """Let the observers know of an error; one that they raise must not hide it."""
+    try:
+        observers.run_ended(error)
+    except Exception as failure:  # noqa: BLE001 it is told with the error
+        if failure is not error:
+            error.add_note(f"not recorded: {describe_error(failure)}")
 
 
 def _rendering(recipe: Recipe, order: Order) -> Mapping[str, Any] | None:

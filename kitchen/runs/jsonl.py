@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 import time
 from array import array
@@ -201,11 +202,29 @@ def _number(line: bytes) -> int | None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value that JSON does not know."""
-    return dict(value) if isinstance(value, Mapping) else str(value)
+    """Convert a value that JSON does not know, such as a number of NumPy."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-_JSON = json.JSONEncoder(default=_plain, ensure_ascii=False)
+def without_nan(value: Any) -> Any:
+    """Return a value with null in place of NaN and infinities, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def with_nan(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics as they were published: null is a number that JSON does not have."""
+    return {name: math.nan if value is None else value for name, value in metrics.items()}
+
+
+_JSON = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False)
 
 
 def _encode(row: Mapping[str, Any], hidden: Sequence[str]) -> str:
@@ -213,7 +232,10 @@ def _encode(row: Mapping[str, Any], hidden: Sequence[str]) -> str:
 
     Most rows contain no secret, so that they need not be searched value by value.
     """
-    line = _JSON.encode(row)
+    try:
+        line = _JSON.encode(row)
+    except ValueError:  # of NaN; looking for it in every row would take longer
+        line = _JSON.encode(without_nan(row))
     if "://" in line or any(_JSON.encode(secret)[1:-1] in line for secret in hidden):
         # decoded from the line, where every object is text already
         line = _JSON.encode(masked(json.loads(line), hidden))

@@ -14,7 +14,7 @@ from typing import Any
 from kitchen.config.order import Order
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.ports.blobs import BlobStore, BrowsableBlobs, sha256
-from kitchen.runs.jsonl import read_lines
+from kitchen.runs.jsonl import read_lines, with_nan, without_nan
 from kitchen.runs.lock import in_use
 
 _DIGEST = re.compile(
@@ -100,7 +100,7 @@ def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
 
 def write_run(blobs: BlobStore, run: str, record: Mapping[str, Any]) -> None:
     """Write run.json, with the SHA-256 of what follows in its first line."""
-    body = json.dumps(record, indent=2, default=str)[1:]
+    body = json.dumps(without_nan(record), indent=2, default=str, allow_nan=False)[1:]
     blobs.write(f"{run}/run.json", f'{{\n  "sha256": "{sha256(body)}",{body}'.encode())
 
 
@@ -153,6 +153,8 @@ def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, An
             f"{blobs.locate(file)} is not JSON ({error}); restore it from a copy, or delete the "
             "damaged line"
         ) from error
+    if name == "metrics":
+        rows = list(map(with_nan, rows))
     # of checkpoints that were saved again under the same path, the last row counts
     return list({row["path"]: row for row in rows}.values()) if name == "checkpoints" else rows
 
@@ -173,7 +175,7 @@ def _summary(blobs: BlobStore, run: str, record: Mapping[str, Any]) -> RunSummar
         status=status,
         started=attempts[0]["started"] if attempts else "",
         seconds=sum(attempt.get("seconds", 0.0) for attempt in attempts),
-        metrics=record["metrics"],
+        metrics=with_nan(record["metrics"]),
         reason=record.get("reason", ""),
     )
 

@@ -43,7 +43,7 @@ from stages.tasks.games import PREFIX as GAMES
 from stages.tasks.grading import GradingConfig
 from stages.tasks.reasoning_gym import load_tasks_stage
 from stages.tasks.rewards import AS_IS, Prompt
-from stages.tasks.tasks import Tasks, prompt_of_task
+from stages.tasks.tasks import Tasks, check_not_empty, prompt_of_task
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,7 @@ class RankAnswers(Stage):
         tasks: Tasks,
         blobs: BlobStore | None = None,
     ) -> tuple[RankedAnswers, Samples]:
+        check_not_empty(tasks)
         weights = find_weights(self.model, client, blobs)
         tokenizer = models.tokenizer(weights.model)
         sets: dict[str, tuple[RankedPair, ...]] = {}

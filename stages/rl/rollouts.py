@@ -13,6 +13,7 @@ from itertools import chain, repeat
 from typing import Annotated
 
 import numpy as np
+import structlog
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from kitchen.errors import DataError, KitchenError, RunFailed, describe_error, exits_as_failures
@@ -41,6 +42,8 @@ from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.step_results import open_env, reset_env, step_env
 from stages.tasks.tasks import PlannedTasks, TaskBatch, place_of, question_tokens
+
+log = structlog.get_logger("stages.rl.rollouts")
 
 # a datum to train on, and the number of its tokens that the policy sampled
 TrainingExample = tuple[Datum, int]
@@ -180,7 +183,13 @@ class SampleRollouts(Stage):
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int
     ) -> Rollouts:
         runner = RolloutRunner(await arrival(sampler), tokenizer, self.config, render=self.render)
-        return await runner.run(batch.tasks, self.group, [self.seed, step])
+        rollouts = await runner.run(batch.tasks, self.group, [self.seed, step])
+        if step == 0 and all(rollout.truncated for rollout in rollouts.all()):
+            log.warning(
+                "all answers of the first batch were cut off: raise playing.max_tokens",
+                max_tokens=self.config.max_tokens,
+            )
+        return rollouts
 
 
 async def first_prompt(task: Task, tokenizer: Tokenizer, render: PromptRendering) -> Tokens:

@@ -238,6 +238,7 @@ class CheckPrompts(Stage):
     render: PromptRendering = DEFAULT_RENDERING
 
     def run(self, tasks: Tasks, tokenizer: Tokenizer) -> None:
+        check_not_empty(tasks)
         for task in chain.from_iterable(tasks.sets().values()):
             check_prompt(task, tokenizer, self.max_tokens, self.render)
 
@@ -268,6 +269,7 @@ def good_tasks(
     tasks: Tasks, tokenizer: Tokenizer, max_tokens: int, render: PromptRendering
 ) -> Tasks:
     """Return the problems whose prompts can be answered, and the others as bad rows."""
+    check_not_empty(tasks)
     bad_rows = list(tasks.bad_rows)
     sets: dict[str, Sequence[Task]] = {}
     check = partial(check_prompt, tokenizer=tokenizer, max_tokens=max_tokens, render=render)
@@ -276,6 +278,17 @@ def good_tasks(
         sets[name] = bad.keep(problems, check, place_of)
         bad_rows += bad.rows
     return replace(tasks, train=sets.pop(""), held_out=sets, bad_rows=tuple(bad_rows))
+
+
+def check_not_empty(tasks: Tasks) -> None:
+    """Raise DataError if there are no problems to train on, or in a held-out set."""
+    for name, problems in tasks.sets().items():
+        if not problems and name:
+            raise DataError(
+                f"the held-out set {name!r} has no problems: add some, or leave the set out"
+            )
+        if not problems:
+            raise DataError("there are no problems to train on: Tasks.train is empty")
 
 
 def check_prompt(
@@ -325,6 +338,7 @@ class TaskBatches(Stage):
         return planned, PlannedSteps(self.steps)
 
     def run(self, tasks: Tasks) -> Iterable[TaskBatch]:
+        check_not_empty(tasks)
         count = len(tasks.train)
         needed = self.size * self.steps
         passes = range(-(-needed // count))

@@ -185,7 +185,7 @@ async def _final_weights(future: Future[Checkpoint]) -> FinalWeights:
         log.warning(
             "nothing was trained: the run took no optimiser step, so its final weights are the "
             "initial ones. A batch of rollouts gives no step if the rewards are equal within each "
-            "group: see frac_constant_groups, and truncated for answers that reached max_tokens"
+            "group: see frac_constant_groups, and, if truncated is near 1, raise playing.max_tokens"
         )
     return final
 

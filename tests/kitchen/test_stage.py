@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pytest
 
 from kitchen import Metrics, Progress, Result, Stage
@@ -161,3 +163,14 @@ def test_result_that_was_not_promised_is_an_error(stage: Stage, result: object, 
 )
 def test_result_that_was_promised_is_returned(stage: Stage, result: object) -> None:
     assert check_result(stage, result) is result
+
+
+@pytest.mark.parametrize("value", [None, "0.5", [0.5], object()])
+def test_metric_that_is_no_number_is_named(value: Any) -> None:
+    with pytest.raises(RunFailed, match=r"Report.run .*test_stage.py:\d+.* the metric loss="):
+        check_result(Report(), Metrics(accuracy=1.0, loss=value))
+
+
+@pytest.mark.parametrize("value", [1, 0.5, True, float("nan"), np.float32(0.5), np.int64(2)])
+def test_numbers_are_metrics(value: Any) -> None:
+    assert check_result(Report(), Metrics(loss=value))

@@ -54,7 +54,9 @@ def report_error(error: BaseException, *, debug: bool, hints: Sequence[str] = ()
     for number, reason in enumerate(why if where or len(why) > 1 else (), 1):
         lead = f"  {number}. " if len(why) > 1 else "  why: "
         out.print(lead + reason.replace("\n", "\n" + " " * len(lead)), soft_wrap=True)
-    for hint in hints:
+    notes = getattr(error, "__notes__", ())
+    unrecorded = [printable(note) for note in notes if note.startswith("not recorded: ")]
+    for hint in (*unrecorded, *hints):
         out.print(f"  {hint}", soft_wrap=True)
     expected = isinstance(error, (KitchenError, OSError, KeyboardInterrupt))
     if not expected and not debug:

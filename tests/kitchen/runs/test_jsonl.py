@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adapters.fake.blobs import FakeBlobs
@@ -164,3 +167,36 @@ def test_rows_survive_a_failed_write() -> None:
     journal.flush()
     assert [row["n"] for row in read_journal(blobs, "soup", "metrics")] == [0, 1, 2]
     assert journal.begins_with(Journal(blobs, "soup/metrics.jsonl").state())
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def test_rows_are_strict_json() -> None:
+    blobs = FakeBlobs()
+    journal = Journal(blobs, "soup/samples.jsonl")
+    rows: list[dict[str, Any]] = [
+        {"n": 0, "loss": math.nan, "text": "NaN"},
+        {"n": 1, "deep": {"list": [1.0, -math.inf], "tuple": (math.inf,)}},
+        {"n": 2, "one": np.float32(0.5), "many": np.array([1.0, np.nan]), "count": np.int64(3)},
+    ]
+    for row in rows:
+        journal.put(row["n"], [row])
+    journal.flush()
+    lines = (blobs.read("soup/samples.jsonl") or b"").splitlines()
+    assert [json.loads(line, parse_constant=refuse_constant) for line in lines] == [
+        {"n": 0, "loss": None, "text": "NaN"},
+        {"n": 1, "deep": {"list": [1.0, None], "tuple": [None]}},
+        {"n": 2, "one": 0.5, "many": [1.0, None], "count": 3},
+    ]
+
+
+def test_metrics_are_read_with_nan() -> None:
+    blobs = FakeBlobs()
+    journal = Journal(blobs, "soup/metrics.jsonl")
+    journal.put(0, [{"n": 0, "loss": math.nan, "reward": 1.0}])
+    journal.flush()
+    [row] = read_journal(blobs, "soup", "metrics")
+    assert math.isnan(row["loss"])
+    assert row["reward"] == 1.0

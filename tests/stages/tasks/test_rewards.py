@@ -26,7 +26,7 @@ from stages.tasks.rewards import (
     math_reward,
 )
 from stages.tasks.subprocesses import WorkerPool
-from stages.tasks.tasks import LoadTasks
+from stages.tasks.tasks import CheckPrompts, DropBadTasks, LoadTasks, TaskBatches, Tasks
 
 SUMS = FakeDatasets(
     {
@@ -232,3 +232,26 @@ def test_exit_of_a_function_ends_the_run(error: BaseException) -> None:
 
     with pytest.raises(RunFailed, match=rf"{type(error).__name__}: .*test_rewards.py:\d+ in leave"):
         play_question(leave, 2)
+
+
+@pytest.mark.parametrize(
+    "train, held_out, text",
+    [
+        ((), {"held_out": ("q",)}, "no problems to train on"),
+        (("q",), {"test": ("q",), "easy": ()}, "the held-out set 'easy' has no problems"),
+        ((), {}, "no problems to train on"),
+    ],
+)
+def test_empty_sets_are_found_before_any_rollout(
+    train: tuple[Any, ...], held_out: dict[str, tuple[Any, ...]], text: str
+) -> None:
+    tasks = Tasks(train, held_out)
+    tokenizer = FakeTraining().tokenizer("fake")
+    for check in (
+        lambda: CheckPrompts(4).run(tasks, tokenizer),
+        lambda: DropBadTasks(4).run(tasks, tokenizer),
+        lambda: TaskBatches(1, 1).run(tasks),
+        lambda: TaskBatches(1, 1).preview(tasks),
+    ):
+        with pytest.raises(DataError, match=text):
+            check()
