@@ -65,7 +65,7 @@ def _read_header(reader: LineReader) -> CsvDialect:
     columns = _next_cells(csv.reader(lines, delimiter=delimiter, strict=True), reader, reader.line)
     assert columns is not None, "the header has at least one line"
     spaced = any(column.startswith(" ") for column in columns[1:])
-    if spaced:  # a quote is one only at the start of a value
+    if spaced:  # a quote character counts only at the start of a value
         spaced_lines = csv.reader([first], delimiter=delimiter, skipinitialspace=True)
         columns = next(iter(spaced_lines), columns)
     columns = [column.strip() for column in columns]
@@ -75,7 +75,7 @@ def _read_header(reader: LineReader) -> CsvDialect:
 
 @dataclass
 class _Lines:
-    """The first line of a header, which was read already, and those after it."""
+    """The lines of a file, beginning with the first, which was read already."""
 
     first: str | None
     reader: LineReader

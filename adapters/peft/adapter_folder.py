@@ -1,4 +1,4 @@
-"""Adapter folders of PEFT: which are computed as peft computes them, and which are refused."""
+"""PEFT adapter folders: which configurations are supported, and checks that refuse the others."""
 
 from __future__ import annotations
 

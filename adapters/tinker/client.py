@@ -57,9 +57,9 @@ class TinkerTraining:
         project: str = "",  # project to which the server assigns the sessions
         metadata: Mapping[str, str] | None = None,  # stored by the server with each session
         tokenizer: str = "",  # model whose tokenizer is used; else that of the trained model
-        expire_after: int = 0,  # seconds that the server keeps checkpoints; 0 is for ever
-        patience: float = 10.0,  # seconds that the server has to answer at all
-        away: float = 300.0,  # seconds that it may be away before the session counts as lost
+        expire_after: int = 0,  # seconds that the server keeps checkpoints; 0: no expiry
+        patience: float = 10.0,  # timeout of a health check, in seconds
+        away: float = 300.0,  # seconds without a healthy answer until a session is lost
     ) -> None:
         check_name("server", server, SERVER_CAPABILITIES)
         if 0 != expire_after < MIN_EXPIRY:

@@ -36,7 +36,7 @@ def read_key(variable: str) -> str:
     if not key.startswith(KEY_PREFIXES) or not _KEY.fullmatch(key):
         raise BackendError(
             f"the environment variable {variable} does not hold an API key: keys begin with "
-            f"{' or '.join(KEY_PREFIXES)}, and have no spaces or line ends"
+            f"{' or '.join(KEY_PREFIXES)}, and have no spaces or line breaks"
         )
     return key
 

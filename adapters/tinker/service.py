@@ -128,7 +128,7 @@ class Service:
         _close(client, "errored")
 
     def watch(self, future: ConcurrentFuture[Any]) -> None:
-        """Fail the future with SessionLost if the server stays away; the SDK never gives up."""
+        """Fail the future with SessionLost if the server stays unreachable; the SDK would not."""
         with self._lock:
             self._pending.add(future)
             starts_thread = not self._watching

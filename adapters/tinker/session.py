@@ -52,7 +52,7 @@ class TinkerSession:
         model: str,
         lora: Lora,
         tokenizer: Callable[[], Tokenizer],
-        expire_after: int,  # seconds that the server keeps checkpoints; 0 is for ever
+        expire_after: int,  # seconds that the server keeps checkpoints; 0: no expiry
     ) -> None:
         self._service = service
         self._checkpoints = checkpoints

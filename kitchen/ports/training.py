@@ -179,14 +179,14 @@ def find_catalog(client: TrainingClient) -> ModelCatalog | None:
 
 
 def require_catalog(client: TrainingClient) -> ModelCatalog:
-    """Return a client as a ModelCatalog; raises BackendError where it is none."""
+    """Return a client as a ModelCatalog; raises BackendError if it is not one."""
     if problem := why_missing(ModelCatalog, client):
         raise BackendError(problem)
     return cast(ModelCatalog, client)
 
 
 def require_checkpoints(client: TrainingClient) -> CheckpointStore:
-    """Return a client as a CheckpointStore; raises BackendError where it is none."""
+    """Return a client as a CheckpointStore; raises BackendError if it is not one."""
     if problem := why_missing(CheckpointStore, client):
         raise BackendError(problem)
     return cast(CheckpointStore, client)

@@ -31,7 +31,7 @@ class Interval:
 def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return the score interval of a proportion (Wilson, 1927, doi:10.2307/2276774).
 
-    Raises ValueError for counts that are no proportion.
+    Raises ValueError for counts that do not form a proportion.
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(

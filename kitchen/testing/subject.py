@@ -72,14 +72,14 @@ class TrainingSubject:
 
     @pytest.fixture
     def catalog(self, training: TrainingClient) -> ModelCatalog:
-        """The client as a ModelCatalog; laws that ask for it are skipped where it is none."""
+        """The client as a ModelCatalog; laws that need one are skipped if it is not one."""
         if problem := why_missing(ModelCatalog, training):
             pytest.skip(problem)
         return cast(ModelCatalog, training)
 
     @pytest.fixture
     def store(self, training: TrainingClient) -> CheckpointStore:
-        """The client as a CheckpointStore; laws that ask for it are skipped where it is none."""
+        """The client as a CheckpointStore; laws that need one are skipped if it is not one."""
         if problem := why_missing(CheckpointStore, training):
             pytest.skip(problem)
         return cast(CheckpointStore, training)

@@ -232,7 +232,7 @@ def _call_of(item: Any, place: str, where: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, place: str, where: str) -> Any:
-    """Return the value that a text has as JSON; raises DataError if it is none."""
+    """Parse a text as JSON; raises DataError if it is not valid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

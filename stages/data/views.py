@@ -22,8 +22,8 @@ _DIGEST_CHUNK = 65_536  # indices that are hashed together
 def select(data: Dataset, indices: Sequence[int] | _Numbers) -> Dataset:
     """Return the rows at `indices`, in that order; an index may occur twice.
 
-    Raises IndexError for an index out of range, and TypeError for indices that are no whole
-    numbers, such as a mask.
+    Raises IndexError for an index out of range, and TypeError for indices that are not
+    whole numbers, such as a mask.
     """
     array = np.asarray(indices)
     if array.size and array.dtype.kind not in "iu":

@@ -402,7 +402,7 @@ def unsampled_tokens(
 class RenderPairs(Stage):
     """Render comparisons to pairs of datums; drop those without a rejected answer.
 
-    Pairs whose answers have the same tokens, for example once cut to max_tokens, are dropped and
+    Pairs whose answers have the same tokens, for example once truncated, are dropped and
     counted: nothing can be learned from them.
     """
 
@@ -491,8 +491,8 @@ def _reasons(rendered: RenderedPairs, lacking: int, render: RenderDataset) -> st
         )
     if rendered.equal and render.overlong == "truncate":
         reasons.append(
-            f"the two answers of {rendered.equal} of {count} rows have the same tokens once cut "
-            f"to {raise_limit}"
+            f"the two answers of {rendered.equal} of {count} rows have the same tokens once "
+            f"truncated to {raise_limit}"
         )
     elif rendered.equal:
         reasons.append(

@@ -189,7 +189,7 @@ class RenderedAnswers:
     """The labelled answers of one set, rendered."""
 
     answers: Sequence[RenderedAnswer]
-    equal: int  # answers left out because, once cut, they equal one with the other label
+    equal: int  # answers left out that, once truncated, equal one with the other label
 
     @property
     def good(self) -> int:
@@ -306,8 +306,8 @@ class RenderLabelledAnswers(Stage):
         limit = f"max_tokens={self.render.max_tokens}"
         if equal := sum(part.equal for part in parts):
             return (
-                f"{equal} answers are left out because, once cut to {limit}, they have the same "
-                "tokens as an answer with the other label: raise rendering.max_tokens"
+                f"{equal} answers are left out because, once truncated to {limit}, they have "
+                "the same tokens as an answer with the other label: raise rendering.max_tokens"
             )
         return (
             f"no answer fits into {limit} (raise rendering.max_tokens), or the chat template "
@@ -315,7 +315,7 @@ class RenderLabelledAnswers(Stage):
         )
 
     def _answers(self, rows: Sequence[LabelledAnswer], tokenizer: Tokenizer) -> RenderedAnswers:
-        """Render answers, without those that are equal to one of the other label once cut."""
+        """Render answers, without those that, truncated, equal one of the other label."""
         answers: list[RenderedAnswer] = []
         longest = longest_sequence(self.render.max_tokens, tokenizer)
         for row in rows:

@@ -29,8 +29,8 @@ MAX_PRECISION = 5000
 def math_reward(answer: str, reference: str) -> StepResult:
     """Return 1 for an equal number or formula, or for the same text, else 0.
 
-    What counts is the final answer: after the last ####, in <answer> tags, in the last box. A box
-    that is not finished is no answer. Raises DataError if the reference has none.
+    Only the final answer is compared: after the last ####, in <answer> tags, or in the last box.
+    An unclosed box is not an answer. Raises DataError if the reference has no final answer.
     """
     golds = [_Reading.of(text) for text in final_answers(reference)]
     if not golds:
@@ -136,7 +136,7 @@ class _Number:
 
 
 def _number(expression: Any) -> _Number | None:
-    """Return the number that an expression is, None if it is none or cannot be evaluated."""
+    """Return the value of an expression; None if it is not a number or cannot be evaluated."""
     from math_verify.grader import get_pct_val
     from sympy import Expr, Float
 

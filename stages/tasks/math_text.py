@@ -11,7 +11,7 @@ _BRACED = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # with at most two inner 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _BETWEEN_BOXES = re.compile(r"[\s$]*(?:,|;|,?\s*(?:and|or)|\\text\{\s*(?:and|or)\s*\})[\s$]*")
 _ANSWER_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
-# a tag of a word, with attributes if any: a < b > c is none
+# a tag such as <b>, with attributes if any; a < b > c has no tag
 _TAG = re.compile(r"</?(?:[a-zA-Z][\w-]+|[bipqsu])(?:\s+[\w-]+=[^<>]*)?\s*/?>")
 _CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's: <<3*4=12>>
 _EMPHASIS = re.compile(r"(?<![\w*\\])(\*{1,3}|__)(?=[^\s*])(.+?)(?<=[^\s*])\1(?![\w*])")
@@ -27,7 +27,7 @@ _RAW_LATEX = re.compile(
 _TUPLE = re.compile(rf"(?<![\w)^])[(\[]\s*{_NUMBER}(?:\s*,\s*{_NUMBER})+\s*[)\]]")
 _BRACKETED_NUMBER = re.compile(rf"(?<![\w)\]^*/])[(\[]\s*({_NUMBER}%?)\s*[)\]](?![\w^*/(])")
 _UNARY_PLUS = re.compile(r"(^|[(\[{=:,>\"'`“‘\n]|[a-zA-Z]{2,}\s)(\s*)\+(?=[\d.])")
-# short words that show that a text is none of a formula: products such as xy are not among them
+# short words that show that a text is not a formula; products such as xy are not among them
 _SHORT_WORDS = re.compile(
     r"(?i)(?<![a-z\\])(?:an|as|at|be|by|do|he|if|in|is|it|me|my|no|of|on|so|to|us|we)(?![a-z])"
     r"|[a-z]['’][a-z]|[a-z]\s*:\s*[-+]?\d"
@@ -66,10 +66,11 @@ _TABLE = str.maketrans(_SYMBOLS)
 
 
 def final_answers(text: str) -> Sequence[str]:
-    """Return the readings of a text's final answer: empty if its last box is not finished.
+    """Return the readings of a text's final answer; empty if its last box is not closed.
 
-    It is what follows the last </think> and then the last ####, and in that what the last
-    <answer> tags or the last box have. Boxes joined by commas or "and" may also be one list.
+    The final answer follows the last </think>, and in that the last ####; within it, the content
+    of the last <answer> tags or of the last box counts. Boxes joined by commas or "and" may also
+    be one list.
     """
     text = text.rpartition("</think>")[2].rpartition("####")[2]
     if tagged := _ANSWER_TAG.findall(text):

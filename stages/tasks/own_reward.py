@@ -21,7 +21,7 @@ from stages.tasks.step_results import (
     function_name,
 )
 
-_ROW, _REFERENCE = "row", "reference"  # parameters that are no columns
+_ROW, _REFERENCE = "row", "reference"  # parameters that are not columns
 _NO_ANSWER = "-"  # stands for the answer of a row that has none, while it is parsed
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -43,8 +43,8 @@ class RewardFunction:
         missing = [name for name in self.required if name not in known and name != _REFERENCE]
         if missing:
             raise DataError(
-                f"{where}: reward={self.name} reads {missing[0]!r}, which is no column of the row, "
-                f"nor {_ROW!r} or {_REFERENCE!r}; {did_you_mean(missing[0], known)}"
+                f"{where}: reward={self.name} reads {missing[0]!r}, which is not a column of the "
+                f"row, {_ROW!r} or {_REFERENCE!r}; {did_you_mean(missing[0], known)}"
             )
         names = [*self.required, *self.optional]
         read = {name: known[name] for name in names if name in known}
@@ -90,7 +90,7 @@ def find_reward(name: str) -> RewardFunction:
             f"reward={name} names a file; name its module: reward={module_name}:{attribute}"
         )
     if not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"reward={name}: {module_name!r} is no module; write MODULE:function")
+        raise ConfigError(f"reward={name}: {module_name!r} is not a module; write MODULE:function")
     add_cwd_to_path()
     problem = f"reward={name}: {module_name} cannot be imported"
     try:

@@ -149,7 +149,7 @@ def _reward_or_less(result: StepResult) -> float:
 async def _grade_by(
     reward: Reward | RowReward, text: str, reference: str, workers: WorkerPool | None
 ) -> StepResult:
-    """Compute the reward by one reference; raises WrongResult if the function returns none."""
+    """Compute the reward by one reference; raises WrongResult for a result of another type."""
     if isinstance(reward, RowReward):
         return await reward.score(text, reference)
     if workers is not None:

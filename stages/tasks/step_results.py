@@ -54,7 +54,7 @@ async def call_function(function: Callable[..., Any], *arguments: Any, **named: 
 
 
 async def open_env(task: Task) -> Env:
-    """Return a new environment of a task; raises WrongResult if it is none."""
+    """Return a new environment of a task; raises WrongResult for anything else."""
     env = task.env()
     if not (hasattr(env, "reset") and hasattr(env, "step")):
         raise WrongResult(
@@ -88,7 +88,7 @@ async def _await_result(method: Callable[..., Awaitable[Any]], *arguments: Any) 
 
 
 def check_step_result(result: Any, source: str) -> StepResult:
-    """Return a StepResult with a number as its reward, if any; raises WrongResult if it is none."""
+    """Return a StepResult whose reward, if any, is a number; raises WrongResult for others."""
     if not isinstance(result, StepResult):
         raise WrongResult(f"{source} returned {_shown(result)}, and must return a StepResult")
     reward = None if result.reward is None else check_reward(result.reward, source)

@@ -45,7 +45,7 @@ def check(code: int, *more: str, url: str = NOBODY, key: str | None = KEY) -> st
     [
         (None, "TINKER_API_KEY is missing"),
         ("hf_of-another-hub", "begin with tml-"),
-        ("tml-of-another-hub\r", "no spaces or line ends"),
+        ("tml-of-another-hub\r", "no spaces or line breaks"),
     ],
 )
 def test_check_finds_missing_and_malformed_keys(key: str | None, message: str) -> None:

@@ -99,7 +99,7 @@ def test_each_row_has_its_own_columns() -> None:
         (f"{HERE}:without_answer", r"signature is \(\)"),
         (f"{HERE}:only_keywords", "called with the answer"),
         (f"{HERE}:by_columns", "called with the answer"),
-        (":score", "'' is no module; write MODULE:function"),
+        (":score", "'' is not a module; write MODULE:function"),
         ("exat", "did you mean 'exact'.*MODULE:function"),
     ],
 )
