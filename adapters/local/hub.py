@@ -208,7 +208,13 @@ def _locked(entry: Path) -> Iterator[None]:
 def _folder(name: str) -> Path:
     folder = Path(name).expanduser().absolute()
     if not name or not folder.is_dir():
-        raise BackendError(f"path:{name}: there is no folder {folder}; check the path")
+        hint = ""
+        if not Path(name).expanduser().is_absolute():
+            hint = (
+                "; a relative path begins in the current folder: give an absolute path, or change "
+                "to the folder where the run began"
+            )
+        raise BackendError(f"path:{name}: there is no folder {folder}; check the path{hint}")
     if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
         raise BackendError(
             f"path:{name}: the folder has neither config.json (a model) nor adapter_config.json "

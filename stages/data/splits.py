@@ -39,7 +39,7 @@ class DataConfig:
     # maximum number of training rows, counted from the first row; null for all
     limit: PositiveInt | None = None
     # share of the rows to hold out if there is no held-out split
-    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
     held_out_rows: PositiveInt = 200  # maximum number of rows per held-out set, chosen at random
     # columns to rename: reading.columns.OLD=NEW
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -47,6 +47,14 @@ class DataConfig:
     bad_rows: BadRowsName = "error"
     # stream the rows and read only as many as needed; requires reading.limit or max_steps
     stream: bool = False
+
+    def __post_init__(self) -> None:
+        if self.held_out == 0:
+            raise ConfigError(
+                "held_out=0: every run measures its weights on held-out rows, so there must be "
+                "some. Set a small share, such as reading.held_out=0.01, or hold out another split "
+                "(reading.test)"
+            )
 
     def row_limit(self, max_rows: int | None) -> int | None:
         """Return the smaller of the two limits on training rows; None if there is neither."""

@@ -26,7 +26,11 @@ class Added(ByteTokenizer):
         return joined
 
     def decode(self, tokens, *, special=False):
-        return "<herb>" if list(tokens) == [HERB] else super().decode(tokens, special=special)
+        texts = []
+        for token in tokens:
+            text = "<herb>" if token == HERB else super().decode([token], special=special)
+            texts.append(text)
+        return "".join(texts)
 
 
 class Unlimited(ByteTokenizer):

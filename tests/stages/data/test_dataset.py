@@ -160,3 +160,8 @@ def test_table_reports_rows_used() -> None:
         ("train", "trained on", "32", "200", ""),
         ("held_out", "held out", "5", "200", ""),
     )
+
+
+def test_no_held_out_rows_are_refused_with_the_way_out():
+    with pytest.raises(ConfigError, match=r"reading\.held_out=0\.01"):
+        DataConfig(held_out=0)
