@@ -138,6 +138,7 @@ class RenderDataset(Stage, RenderingSettings):
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
         data = RenderedDatums(rows.conversations, tokenizer, self)
+        data.check_text()
         if note := self._endless(rows, data.counts):
             log.warning(note)
         return TrainData(data, data.counts), data.counts.metrics()
@@ -153,9 +154,10 @@ class RenderDataset(Stage, RenderingSettings):
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[EpochSize, Table, Table]:
         data = RenderedDatums(rows.conversations, tokenizer, self)
+        data.check_text()
         size = EpochSize(data.counts.datums, "datums", data.counts.tokens)
         table = token_table("The first datum", [MarkedTokens.of_datum(data[0])], tokenizer)
-        counts = data.counts.table()
+        counts = data.table()
         if note := self._endless(rows, data.counts):
             counts = replace(counts, rows=(*counts.rows, ("note", note)))
         return size, table, counts
@@ -190,10 +192,15 @@ class RenderedDatums(Sequence[Datum]):
         self._ends = array("q")  # (rows,) datums up to and including each row
         self._cached: list[tuple[Datum, ...]] = []
         self.counts = RenderCounts()
+        self._first_empty = ""  # place of the first row with an empty answer
+        self._has_text = False  # some text is trained on, not only stop tokens
         tokens_left = cached_tokens
         for conversation in rows:
             row = render_row(conversation, tokenizer, render)
             self.counts += row.counts
+            if row.counts.empty_answers and not self._first_empty:
+                self._first_empty = conversation.where
+            self._has_text = self._has_text or _trains_text(conversation, render.train_on)
             self._ends.append(self.counts.datums)
             tokens_left -= row.counts.tokens + ROW_OVERHEAD_TOKENS
             if tokens_left > 0:
@@ -214,6 +221,22 @@ class RenderedDatums(Sequence[Datum]):
                 "because the chat template changes answers that a model sampled"
             )
 
+    def check_text(self) -> None:
+        """Raise DataError if all answers are empty, so that only stop tokens are trained on."""
+        if not self._has_text:
+            raise DataError(
+                f"{self._first_empty or self._rows[0].where}: the answers of this row and of all "
+                "others are empty, so the model would only learn to answer nothing; add the "
+                "answers, or, if they are in another column, rename it "
+                "(reading.columns.OTHER=completion)"
+            )
+
+    def table(self) -> Table:
+        """Return the counts, with the place of the first empty answer."""
+        counts = self.counts.table()
+        place = [("the first empty answer", self._first_empty)] if self._first_empty else []
+        return replace(counts, rows=(*counts.rows, *place))
+
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
@@ -228,6 +251,13 @@ class RenderedDatums(Sequence[Datum]):
         else:
             data = self._render.datums(self._rows[row], self._tokenizer)
         return data[index - self._ends[row]]  # counted from the end of the row
+
+
+def _trains_text(conversation: Conversation, train_on: TrainOn) -> bool:
+    """Return whether a message that is trained on has text."""
+    selected = trained_messages(conversation, train_on)
+    pairs = zip(conversation.messages, selected, strict=True)
+    return any(is_selected and message_text(message).strip() for message, is_selected in pairs)
 
 
 def render(

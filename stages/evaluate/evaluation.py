@@ -27,14 +27,14 @@ from kitchen.ports import (
 )
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Table
-from stages.chat.conversations import Conversation, TrainRows
+from stages.chat.conversations import Conversation
 from stages.chat.prompts import (
     answers_by_tool_call,
     prompt_tokens,
     prompts_with_room,
     reference_answers,
 )
-from stages.chat.render import RenderDataset
+from stages.chat.render import RenderDataset, RenderedDatums
 from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.dataset import HeldOut, normalise_weights
 from stages.evaluate.choices import ScoredChoices, check_choices, choice_datums, score_choices
@@ -354,7 +354,7 @@ def render_all(
     conversations: Sequence[Conversation], tokenizer: Tokenizer, render: RenderDataset
 ) -> tuple[Datum, ...]:
     """Render conversations to all their datums."""
-    return tuple(render.run(TrainRows(conversations), tokenizer)[0].data)
+    return tuple(RenderedDatums(conversations, tokenizer, render))
 
 
 def first_question(

@@ -399,6 +399,41 @@ def test_any_train_on_keeps_the_template_tokens(train_on):
         )
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "hm?", "completion": ""},
+        {"prompt": "hm?", "completion": " \n"},
+        {"instruction": "hm?", "output": ""},
+        {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]},
+        {
+            "prompt": [
+                {"role": "user", "content": "hm?"},
+                {"role": "assistant", "content": "Context."},
+                {"role": "user", "content": "hm?"},
+            ],
+            "completion": "",
+        },
+    ],
+)
+def test_only_empty_answers_are_an_error(row):
+    empty = [parse_conversation(row, f"rows:{at}") for at in range(3)]
+    stage = RenderDataset()
+    for check in (stage.run, stage.preview):
+        with pytest.raises(DataError, match=r"^rows:0: .* all others are empty"):
+            check(TrainRows(empty), ByteTokenizer())
+    one = parse_conversation({"prompt": "?", "completion": "yes"}, "rows:3")
+    rows = TrainRows([one, *empty])
+    assert stage.run(rows, ByteTokenizer())[1]["data/empty_answers"] == 3
+    assert ("the first empty answer", "rows:0") in stage.preview(rows, ByteTokenizer())[2].rows
+
+
+def test_questions_may_be_learnt_without_answers():
+    row = parse_conversation({"prompt": "hm?", "completion": ""}, "rows:0")
+    stage = RenderDataset("all_user_and_system_messages")
+    assert len(stage.run(TrainRows([row]), ByteTokenizer())[0].data) == 1
+
+
 def test_answers_without_text_are_counted() -> None:
     rows = tuple(
         parse_conversation({"prompt": "hm?", "completion": text}, "a test")
