@@ -5,8 +5,73 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kitchen.errors import DataError
+from kitchen.ports.sampling import Tokenizer
+from stages.chat.messages import Message, message_to_dict
+from stages.chat.template import TemplateInputs, text_by_template
 
 _THOUGHT_TAGS = re.compile(r"</?think(?:ing)?>")
+
+
+def check_messages_rendered(
+    messages: Sequence[Message], tokenizer: Tokenizer, inputs: TemplateInputs, *, answer: bool
+) -> None:
+    """Raise DataError for a message with text whose text changes nothing.
+
+    One more rendering shows it, with a mark in place of each text. A template may drop a message
+    for what it says, or an early one once there are later ones: then only that one is rendered
+    again.
+    """
+    given = [index for index, message in enumerate(messages) if message.content.strip()]
+    marked = list(messages)
+    for index in given:
+        marked[index] = replace(messages[index], content=_mark(index))
+    text = _text(marked, tokenizer, inputs, answer=answer) or ""
+    for index in given:
+        if _mark(index) not in text and not _is_read(index, messages, tokenizer, inputs):
+            message = messages[index]
+            raise DataError(
+                f"the chat template leaves out message {index} ({message.role}): "
+                f"{short(message.content)}. Remove it from the row, or set a template that writes "
+                "it (rendering.template=FILE)"
+            )
+
+
+def _mark(index: int) -> str:
+    return f"zq{index}qz"
+
+
+def _is_read(
+    index: int, messages: Sequence[Message], tokenizer: Tokenizer, inputs: TemplateInputs
+) -> bool:
+    """Return whether other text in a message changes the conversation, or the one up to it."""
+    message = messages[index]
+    changed = replace(message, content=f"{message.content} {_mark(index)}")
+    for shown in (messages, messages[: index + 1]):
+        others = [*shown[:index], changed, *shown[index + 1 :]]
+        text = _text(shown, tokenizer, inputs)
+        if text is not None and text != _text(others, tokenizer, inputs):
+            return True
+    return False
+
+
+def _text(
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    inputs: TemplateInputs,
+    *,
+    answer: bool = False,
+) -> str | None:
+    """Return the rendered text; None if the template refuses the messages."""
+    try:
+        return text_by_template(
+            list(map(message_to_dict, messages)), tokenizer, inputs, answer=answer
+        )
+    except DataError:
+        return None
 
 
 def missing_text(content: str, rendered: str) -> str:
@@ -32,3 +97,8 @@ def _is_in(text: str, target: str) -> bool:
 
 def _squeeze(text: str) -> str:
     return "".join(text.split()).casefold()
+
+
+def short(text: str) -> str:
+    """Quote a text, or its beginning."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -15,7 +15,7 @@ from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Mask, Tokens
 from stages.chat.conversations import Conversation
 from stages.chat.joining import encode_continuation, starts_with
-from stages.chat.left_out import missing_text
+from stages.chat.left_out import missing_text, short
 from stages.chat.messages import message_to_dict
 from stages.chat.template import render_by_template, text_by_template
 
@@ -238,7 +238,7 @@ def _answer_text(conversation: Conversation, prefixes: Prefixes, index: int) -> 
     raise MaskError(
         f"{conversation.where}: the chat template renders message {index} differently from its "
         f"own generation prompt, so what follows the prompt is unknown: the prompt has "
-        f"{_short(prompt[common:])} where the conversation has {_short(through[common:])}. Set "
+        f"{short(prompt[common:])} where the conversation has {short(through[common:])}. Set "
         "variables of the template (rendering.chat_template_kwargs), or another template "
         "(rendering.template=FILE)",
         index,
@@ -285,7 +285,7 @@ def _check_written(
         if missing:
             raise MaskError(
                 f"{conversation.where}: the chat template leaves out a part of message {index} "
-                f"({conversation.messages[index].role}), which is trained on: {_short(missing)}. "
+                f"({conversation.messages[index].role}), which is trained on: {short(missing)}. "
                 "Remove it from the row, or set a template that writes it "
                 "(rendering.template=FILE)",
                 index,
@@ -356,7 +356,3 @@ def _common_length(one: str, other: str) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     shorter = min(len(one), len(other))
     return next((at for at, (left, right) in pairs if left != right), shorter)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

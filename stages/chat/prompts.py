@@ -13,6 +13,7 @@ from kitchen.ports.environments import Env
 from kitchen.ports.sampling import ToolSchema
 from kitchen.types import Tokens
 from stages.chat.conversations import Conversation
+from stages.chat.left_out import check_messages_rendered
 from stages.chat.messages import Message, message_to_dict, messages_from_dicts
 from stages.chat.model_limits import has_room
 from stages.chat.render import RenderDataset
@@ -137,6 +138,7 @@ def render_prompt(
     tokens = render_by_template(messages, tokenizer, inputs, answer=True)
     check_tools_rendered(tokens, tokenizer, inputs.tools)
     check_fields_rendered(parsed, tokenizer, inputs)
+    check_messages_rendered(parsed, tokenizer, inputs, answer=True)
     return tokens
 
 

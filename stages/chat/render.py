@@ -19,6 +19,7 @@ from kitchen.stage import Stage
 from kitchen.types import Datum, Metrics, RenderingSettings, Table
 from stages.chat.conversations import Conversation, TrainRows
 from stages.chat.joining import encode_after
+from stages.chat.left_out import check_messages_rendered
 from stages.chat.masks import (
     TRAIN_ON,
     MaskedTokens,
@@ -370,13 +371,14 @@ def _sequences(
 def _by_template(
     conversation: Conversation, tokenizer: Tokenizer, selected: MessageMask, train_on: TrainOn
 ) -> tuple[MaskedTokens, ...]:
-    """Render by the chat template; raises DataError if it leaves out tools or fields."""
+    """Render by the chat template; raises DataError if it leaves anything out."""
     inputs = conversation.inputs
     prefix = render_prefixes(conversation, tokenizer).tokens
     try:
         if inputs.tools:
             check_tools_rendered(prefix(len(selected)), tokenizer, inputs.tools)
         check_fields_rendered(conversation.messages, tokenizer, inputs)
+        check_messages_rendered(conversation.messages, tokenizer, inputs, answer=False)
     except DataError as error:
         raise in_row(error, conversation.where) from error
     if train_on == "all_tokens":
