@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
@@ -90,7 +91,9 @@ class FolderTokenizer:
     def with_template(self, template: str) -> FolderTokenizer:
         """Return a tokenizer with this chat template; raises ConfigError if it is not Jinja."""
         _check_syntax(template)
-        return FolderTokenizer(self._inner, self._folder, self._model, template)
+        tokenizer = copy(self)
+        tokenizer._own_template = template
+        return tokenizer
 
     @property
     def chat(self) -> bool:
@@ -231,6 +234,7 @@ def _template_problem(error: Exception) -> str:
     )
 
 
+@cache
 def _check_syntax(template: str) -> None:
     """Raise ConfigError for a template that is not Jinja."""
     from jinja2 import TemplateSyntaxError

@@ -61,5 +61,5 @@ class Rlhf(RolloutRecipe):
             train.SaveFinal(),
             rl.EvaluateTrainedPolicy(self.playing, self.rendering),
             *([rl.CompareRewards(self.seed)] if own_answers else []),
-            judges.CompareByJudge(self.seed),
+            judges.CompareByJudge(self.seed, self.rendering),
         )

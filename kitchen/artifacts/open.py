@@ -41,7 +41,10 @@ class OpenWeights:
     blobs: BlobStore
 
     def tokenizer(self) -> Tokenizer:
-        return require_catalog(self.training).tokenizer(self.weights.model)
+        """Return the tokenizer, with the chat template that the run was given."""
+        tokenizer = require_catalog(self.training).tokenizer(self.weights.model)
+        template = rendering_settings(self.weights.record).get("template")
+        return tokenizer.with_template(template) if template else tokenizer
 
     def separator(self, tokenizer: Tokenizer) -> str | None:
         """Return the text between prompt and answer; None where a chat template is used.

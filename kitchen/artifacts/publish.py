@@ -19,6 +19,7 @@ from kitchen.runs.store import read_journal
 
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _CONFIG = "adapter_config.json"  # of PEFT
+_CHAT_TEMPLATE = "chat_template.jinja"  # which transformers prefers to that in the configuration
 log = structlog.get_logger("kitchen.artifacts.publish")
 
 
@@ -51,6 +52,7 @@ def publish(
     with TemporaryDirectory(prefix="kitchen-") as temporary:
         folder = Path(temporary, "adapter")
         store.export(weights.source, folder)
+        write_chat_template(weights, folder)
         base = _base(weights, folder, hub)
         tables = read_journal(blobs, weights.run, "tables") if weights.run else ()
         (folder / CARD).write_text(model_card(repo, base, weights, tables), encoding="utf-8")
@@ -59,6 +61,14 @@ def publish(
             return hub.publish(repo, folder, message=message, replace_card=replace_card)
         except KitchenError as error:
             raise NotPublished(error, repo, retry_hint) from error
+
+
+def write_chat_template(weights: Weights, folder: Path) -> None:
+    """Write the chat template that a run was given, if any, into the folder of its weights."""
+    rendering = weights.record.get("rendering") if weights.record else None
+    template = (rendering or {}).get("template")
+    if template:
+        (folder / _CHAT_TEMPLATE).write_text(template, encoding="utf-8")
 
 
 def require_export(training: TrainingClient) -> CheckpointStore:

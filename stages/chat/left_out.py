@@ -50,12 +50,14 @@ def _is_read(
     """Return whether other text in a message changes the conversation, or the one up to it."""
     message = messages[index]
     changed = replace(message, content=f"{message.content} {_mark(index)}")
-    for shown in (messages, messages[: index + 1]):
-        others = [*shown[:index], changed, *shown[index + 1 :]]
-        text = _text(shown, tokenizer, inputs)
-        if text is not None and text != _text(others, tokenizer, inputs):
-            return True
-    return False
+    # raises what the template says if it refuses the conversation
+    whole = text_by_template(list(map(message_to_dict, messages)), tokenizer, inputs)
+    if whole != _text([*messages[:index], changed, *messages[index + 1 :]], tokenizer, inputs):
+        return True
+    before = messages[:index]
+    return _text([*before, message], tokenizer, inputs) != _text(
+        [*before, changed], tokenizer, inputs
+    )
 
 
 def _text(

@@ -196,7 +196,7 @@ def _masked(
             tokens = through
         if not starts_with(tokens, through[:end]):
             return None
-        _check_written(conversation, prefixes, (first, after), tokens[len(before) : end], tokenizer)
+        check_written(conversation, prefixes, (first, after), tokens[len(before) : end], tokenizer)
         spans.append((len(before), end))
     return _masked_tokens(tokens, spans, endless)
 
@@ -219,7 +219,7 @@ def _masked_answer(
         tokens = np.concatenate([before, encode_continuation(answer, tokenizer)])
     stop = _first_stop(conversation, index, tokens[len(before) :], tokenizer)
     end = len(tokens) if stop is None else len(before) + stop + 1
-    _check_written(conversation, prefixes, (index, index + 1), tokens[len(before) : end], tokenizer)
+    check_written(conversation, prefixes, (index, index + 1), tokens[len(before) : end], tokenizer)
     if stop is None:
         later = _with_later_stop(conversation, prefixes, index + 1, tokenizer)
         closing = later[len(prefixes.tokens(index + 1)) :]
@@ -264,7 +264,7 @@ def _with_later_stop(
     return tokens
 
 
-def _check_written(
+def check_written(
     conversation: Conversation,
     prefixes: Prefixes,
     run: tuple[int, int],

@@ -82,7 +82,11 @@ def prompt_tokens(
     inputs = conversation.inputs.over(render.chat_template_kwargs)
     try:
         return render_prompt(
-            prompt_dicts(conversation), tokenizer, render.chat, inputs.tools, inputs.kwargs
+            prompt_dicts(conversation),
+            render.prompts.tokenizer(tokenizer),
+            render.chat,
+            inputs.tools,
+            inputs.kwargs,
         )
     except DataError as error:
         raise in_row(error, conversation.where) from error
@@ -114,6 +118,7 @@ def whole_prompt_tokens(
     """Return the (T,) tokens of a conversation without an answer."""
     messages = list(map(message_to_dict, prompt.messages))
     inputs = prompt.inputs.over(render.chat_template_kwargs)
+    tokenizer = render.tokenizer(tokenizer)
     return render_prompt(messages, tokenizer, None, inputs.tools, inputs.kwargs)
 
 

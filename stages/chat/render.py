@@ -26,6 +26,7 @@ from stages.chat.masks import (
     MaskError,
     MessageMask,
     TrainOn,
+    check_written,
     mask_conversation,
     render_prefixes,
     trained_messages,
@@ -39,6 +40,7 @@ from stages.chat.template import (
     check_no_template_needed,
     check_tools_rendered,
     in_row,
+    read_template,
 )
 from stages.chat.token_cost import EpochSize
 from stages.chat.token_table import MarkedTokens, token_table
@@ -118,8 +120,11 @@ class RenderDataset(Stage, RenderingSettings):
     # variables for the chat template: chat_template_kwargs.enable_thinking=false; those of a row
     # take precedence
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    # a Jinja file to use in place of the model's chat template; a run records its text
+    template: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "template", read_template(self.template))
         check_name("train_on", self.train_on, TRAIN_ON)
         check_name("overlong", self.overlong, OVERLONG)
         if self.max_tokens < 2:
@@ -135,7 +140,7 @@ class RenderDataset(Stage, RenderingSettings):
     @property
     def prompts(self) -> PromptRendering:
         """The rendering of prompts alone."""
-        return PromptRendering(self.chat_template_kwargs)
+        return PromptRendering(self.chat_template_kwargs, self.template)
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
         data = RenderedDatums(rows.conversations, tokenizer, self)
@@ -150,7 +155,7 @@ class RenderDataset(Stage, RenderingSettings):
 
     def answer_text(self, completion: str, tokenizer: Tokenizer) -> str:
         """Return a completion without the separator that precedes it if there is no template."""
-        chat = tokenizer.chat if self.chat is None else self.chat
+        chat = self.prompts.tokenizer(tokenizer).chat if self.chat is None else self.chat
         return completion if chat else completion.removeprefix(self.separator)
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[EpochSize, Table, Table]:
@@ -271,9 +276,12 @@ def render(
     chat: bool | None = None,
     separator: str = " ",
     chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
+    template: str | None = None,
 ) -> list[Datum]:
     """Return the datums of one conversation; the options are those of RenderDataset."""
-    stage = RenderDataset(train_on, max_tokens, overlong, chat, separator, chat_template_kwargs)
+    stage = RenderDataset(
+        train_on, max_tokens, overlong, chat, separator, chat_template_kwargs, template
+    )
     return list(stage.datums(conversation, tokenizer))
 
 
@@ -353,12 +361,16 @@ def _count(
 def _sequences(
     conversation: Conversation, tokenizer: Tokenizer, settings: RenderDataset
 ) -> tuple[MaskedTokens, ...]:
+    tokenizer = settings.prompts.tokenizer(tokenizer)
     selected = trained_messages(conversation, settings.train_on)
     inputs = conversation.inputs.over(settings.chat_template_kwargs)
     conversation = replace(conversation, inputs=inputs)
     use_template = tokenizer.chat if settings.chat is None else settings.chat
     if use_template and not tokenizer.chat:
-        raise ConfigError("chat=true needs a chat template, and the model's tokenizer has none")
+        raise ConfigError(
+            "chat=true needs a chat template, and the model's tokenizer has none: "
+            "set one (rendering.template=FILE)"
+        )
     if use_template:
         sequences = _by_template(conversation, tokenizer, selected, settings.train_on)
     else:
@@ -373,16 +385,17 @@ def _by_template(
 ) -> tuple[MaskedTokens, ...]:
     """Render by the chat template; raises DataError if it leaves anything out."""
     inputs = conversation.inputs
-    prefix = render_prefixes(conversation, tokenizer).tokens
+    prefixes = render_prefixes(conversation, tokenizer)
     try:
         if inputs.tools:
-            check_tools_rendered(prefix(len(selected)), tokenizer, inputs.tools)
+            check_tools_rendered(prefixes.tokens(len(selected)), tokenizer, inputs.tools)
         check_fields_rendered(conversation.messages, tokenizer, inputs)
         check_messages_rendered(conversation.messages, tokenizer, inputs, answer=False)
     except DataError as error:
         raise in_row(error, conversation.where) from error
     if train_on == "all_tokens":
-        tokens = prefix(len(selected))
+        tokens = prefixes.tokens(len(selected))
+        check_written(conversation, prefixes, (0, len(selected)), tokens, tokenizer)
         return (MaskedTokens(tokens, np.ones(len(tokens), bool)),)
     return mask_conversation(conversation, tokenizer, selected)
 
@@ -414,7 +427,8 @@ def _joined(
         roles = ", ".join(message.role for message in conversation.messages)
         raise DataError(
             f"{conversation.where}: only a row of one prompt and one answer can be joined without "
-            f"a chat template; this row has messages from: {roles}. Choose an instruct model"
+            f"a chat template; this row has messages from: {roles}. Choose an instruct model, or "
+            "set a template (rendering.template=FILE)"
         )
     prompt, answer = conversation.messages
     prompt_ids, answer_ids = encode_after(prompt.content, separator + answer.content, tokenizer)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from kitchen import ports
-from kitchen.errors import DataError
+from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.sampling import Tokenizer, ToolSchema
 from kitchen.types import RenderingSettings, Tokens
 from stages.chat.messages import Message, message_to_dict
@@ -41,6 +42,41 @@ class PromptRendering(RenderingSettings):
     # variables for the chat template: chat_template_kwargs.enable_thinking=false; those of a row
     # take precedence
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    # a Jinja file to use in place of the model's chat template; a run records its text
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "template", read_template(self.template))
+
+    def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Return the tokenizer with the template that is set, if there is one."""
+        return tokenizer.with_template(self.template) if self.template else tokenizer
+
+
+def read_template(value: str | None) -> str | None:
+    """Return the text of a template's file, or the text itself, as a run records it.
+
+    Raises ConfigError for a file that cannot be read or has no Jinja in it.
+    """
+    if value is None or "{{" in value or "{%" in value:
+        return value
+    path = Path(value).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        names = [each.name for each in sorted(path.parent.glob("*.jinja"))]
+        hint = f"; {did_you_mean(path.name, names)}" if names else ""
+        raise ConfigError(
+            f"rendering.template={value}: the file cannot be read ({reason}){hint}. Name a file "
+            "with a Jinja chat template"
+        ) from error
+    if "{{" not in text and "{%" not in text:
+        raise ConfigError(
+            f"rendering.template={value}: the file has no Jinja expression, such as "
+            "{{ message['content'] }}, so it is no chat template"
+        )
+    return text
 
 
 DEFAULT_RENDERING = PromptRendering()

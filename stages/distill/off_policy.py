@@ -27,7 +27,7 @@ from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.dataset import HeldOut
 from stages.evaluate.checkpoint_eval import evaluation_report
 from stages.evaluate.evaluation import EvalConfig, check_tries, evaluate, sample_records
-from stages.evaluate.reference import sample_answers
+from stages.evaluate.reference import same_tokens, sample_answers
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,12 @@ class GenerateTeacherAnswers(Stage):
     ) -> tuple[TeacherAnswers, Samples]:
         weights = find_weights(self.teacher, client, blobs)
         teachers = models.tokenizer(weights.model)
-        prompts = self.prompts(rows, teachers)
+        stage = replace(self, render=_teacher_rendering(self.render, teachers, tokenizer))
+        prompts = stage.prompts(rows, teachers)
         with closing(client.sampler(weights.source)) as sampler:
             answers = await self._answers(sampler, prompts)
         by_row = (answers.get(at, ()) for at in range(len(rows.conversations)))
-        texts = tuple(self._texts(tries, teachers) for tries in by_row)
+        texts = tuple(stage._texts(tries, teachers) for tries in by_row)
         count = sum(map(len, answers.values()))
         return TeacherAnswers(texts, count - sum(map(len, texts))), _samples(texts)
 
@@ -133,7 +134,8 @@ class GenerateTeacherAnswers(Stage):
 
     def prompts(self, rows: TrainRows, tokenizer: Tokenizer) -> dict[int, Tokens]:
         """Return the teacher's prompts by row, without those left out by rendering.overlong."""
-        check_system_prompt(self.instruction, tokenizer, self.render.chat)
+        templated = self.render.prompts.tokenizer(tokenizer)
+        check_system_prompt(self.instruction, templated, self.render.chat)
         prompted = [with_system_prompt(row, self.instruction) for row in rows.conversations]
         limit = self.config.max_tokens
         return prompts_with_room(prompted, tokenizer, self.render, limit, "writing.max_tokens")
@@ -147,6 +149,15 @@ class GenerateTeacherAnswers(Stage):
             self.render.answer_text(tokenizer.decode(answer.tokens), tokenizer)
             for answer in complete
         )
+
+
+def _teacher_rendering(
+    render: RenderDataset, teacher: Tokenizer, student: Tokenizer
+) -> RenderDataset:
+    """Return the rendering for a teacher: one with other tokens keeps its own chat template."""
+    if render.template is None or not teacher.chat or same_tokens(teacher, student):
+        return render
+    return replace(render, template=None)
 
 
 def _samples(texts: Sequence[Sequence[str]]) -> Samples:
@@ -201,8 +212,9 @@ class EvaluateTeacher(Stage):
     ) -> tuple[Metrics, Table, Samples]:
         prompted = {name: self._prompted(rows) for name, rows in held_out.sets.items()}
         weights = find_weights(self.teacher, client, blobs)
-        tokenizer = models.tokenizer(weights.model)
-        render = self._with_room(held_out.sets, prompted, tokenizer)
+        student, tokenizer = tokenizer, models.tokenizer(weights.model)
+        stage = replace(self, render=_teacher_rendering(self.render, tokenizer, student))
+        render = stage._with_room(held_out.sets, prompted, tokenizer)
         sampler = client.sampler(weights.source)
         evaluation = await evaluate(sampler, tokenizer, self.evaluation, render, HeldOut(prompted))
         metrics, table = evaluation_report("The teacher", evaluation, self.seed, suffix="_teacher")

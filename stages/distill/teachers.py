@@ -89,7 +89,7 @@ class OpenTeachers(Stage):
         tokenizer: Tokenizer,
         blobs: BlobStore | None = None,
     ) -> tuple[Teachers, Facts]:
-        check_system_prompt(self.instruction, tokenizer)
+        check_system_prompt(self.instruction, self.render.tokenizer(tokenizer))
         samplers = dict[str, Sampler]()
         facts = Facts()
         try:

@@ -148,6 +148,7 @@ class JudgeRollouts(Stage):
         true_rewards = [rollout.reward for rollout in succeeded(rollouts.all())]
         prompts = [await prompt_of_task(task) for task in batch.tasks]
         baselines = await self._greedy_answers(reference, tokenizer, prompts)
+        tokenizer = self.render.tokenizer(tokenizer)
         inputs = zip(prompts, rollouts.groups, baselines, strict=True)
         groups = await asyncio.gather(
             *(
@@ -215,6 +216,7 @@ class CompareByJudge(Stage):
 
     memoize = True
     seed: int = 0
+    render: PromptRendering = DEFAULT_RENDERING
 
     async def run(
         self,
@@ -224,6 +226,7 @@ class CompareByJudge(Stage):
         before: PolicyBefore,
         after: PolicyAfter,
     ) -> tuple[Metrics, Table]:
+        tokenizer = self.render.tokenizer(tokenizer)
         metrics = Metrics()
         rows = []
         for name, problems in tasks.held_out.items():

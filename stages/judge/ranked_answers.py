@@ -162,7 +162,8 @@ class RankAnswers(Stage):
                 pairs: list[RankedPair] = []
                 for at, group in zip(indices, rollouts.groups, strict=True):
                     pairs += furthest_pairs(at, group, self.ranking)
-                sets[name] = tuple(pair.stripped(tokenizer) for pair in pairs)
+                templated = self.render.tokenizer(tokenizer)
+                sets[name] = tuple(pair.stripped(templated) for pair in pairs)
         ranked = RankedAnswers(sets)
         return ranked, ranked.samples()
 

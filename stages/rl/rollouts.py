@@ -368,6 +368,7 @@ class _RolloutState:
     def prompt(self, tokenizer: Tokenizer, render: PromptRendering) -> Tokens:
         """Render the messages so far, with the tools and variables of the environment."""
         inputs = env_inputs(self.env).over(render.chat_template_kwargs)
+        tokenizer = render.tokenizer(tokenizer)
         return render_prompt(self.messages, tokenizer, None, inputs.tools, inputs.kwargs)
 
     def add_answer(self, prompt: Tokens, sampled: Sampled, text: str) -> None:

@@ -310,6 +310,7 @@ def question_tokens(
 ) -> Tokens:
     """Return the (T,) tokens of the prompt of a question."""
     inputs = question.inputs.over(render.chat_template_kwargs)
+    tokenizer = render.tokenizer(tokenizer)
     return render_prompt(question.messages, tokenizer, None, inputs.tools, inputs.kwargs)
 
 

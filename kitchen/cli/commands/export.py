@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kitchen.artifacts.open import open_weights
-from kitchen.artifacts.publish import require_export
+from kitchen.artifacts.publish import require_export, write_chat_template
 from kitchen.cli.console import console
 from kitchen.config.request import AdapterChoice
 
@@ -14,6 +14,7 @@ def export(weights: str, folder: Path, adapters: AdapterChoice, *, merged: bool)
     """Write weights into a new folder: an adapter, or a whole model if `merged`."""
     with open_weights(weights, adapters) as opened:
         require_export(opened.training).export(opened.weights.source, folder, merged=merged)
+        write_chat_template(opened.weights, folder.expanduser())
     content = "an adapter: peft opens it with its base model"
     if merged:
         content = "a model in float32: transformers opens it"
