@@ -68,8 +68,8 @@ def read_template(value: str | None) -> str | None:
         names = [each.name for each in sorted(path.parent.glob("*.jinja"))]
         hint = f"; {did_you_mean(path.name, names)}" if names else ""
         raise ConfigError(
-            f"rendering.template={value}: the file cannot be read ({reason}){hint}. Name a file "
-            "with a Jinja chat template"
+            f"rendering.template={value}: the file cannot be read ({reason}); name a file with a "
+            f"Jinja chat template{hint}"
         ) from error
     if "{{" not in text and "{%" not in text:
         raise ConfigError(
