@@ -395,7 +395,9 @@ def _by_template(
         raise in_row(error, conversation.where) from error
     if train_on == "all_tokens":
         tokens = prefixes.tokens(len(selected))
-        check_written(conversation, prefixes, (0, len(selected)), tokens, tokenizer)
+        # history may be rewritten, but not what was said last
+        last = (len(selected) - 1, len(selected))
+        check_written(conversation, prefixes, last, tokens, tokenizer)
         return (MaskedTokens(tokens, np.ones(len(tokens), bool)),)
     return mask_conversation(conversation, tokenizer, selected)
 
