@@ -52,7 +52,7 @@ def test_check_answers_in_json() -> None:
 def test_a_preview_marks_the_trained_tokens(here: Path) -> None:
     (here / "rows.jsonl").write_text('{"prompt": "two", "completion": "deux"}\n' * 20)
     command = ("check", "recipes.sl_basic", *FAKE, "dataset=rows.jsonl")
-    shown = output(0, *command, "batch_size=4", "--preview")
+    shown = output(0, *command, "batch_size=4", "warmup_steps=1", "--preview")
     flat = "\n".join(line.rstrip() for line in shown.splitlines())
     assert "\ncontext       6  <|user|>two<|end_of_turn|><|assistant|>\n" in flat
     assert "\ntrained       5  deux<|end_of_turn|>\n" in flat
