@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from hashlib import sha256
 from itertools import chain
@@ -38,7 +39,7 @@ def base_model_name(folder: Path) -> str:
     """Return the base model that an adapter's folder names, as a hub knows it; empty if none."""
     config = read_config(folder)
     name, revision = str(config.get("base_model_name_or_path") or ""), config.get("revision")
-    if name and Path(name).is_dir():  # as in PEFT, an existing folder comes before a name
+    if name and os.path.isdir(name):  # as in PEFT, an existing folder comes before a name
         return f"path:{name}"
     return f"{name}@{revision}" if name and revision and ":" not in name else name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -166,7 +167,7 @@ class HfHub:
     def _readable_name(self, model: str) -> ModelName:
         """Parse the name of a model to read; raises BackendError for a folder without `path:`."""
         name = self._name(model)
-        if not name.revision and any((Path(name.repo) / file).is_file() for file in _CONFIGS):
+        if not name.revision and any(os.path.isfile(f"{name.repo}/{file}") for file in _CONFIGS):
             raise BackendError(
                 f"{model!r} is a folder on this disk, and may also be a model of the Hugging Face "
                 f"Hub; did you mean 'path:{model}'? For the model of the hub, give '{model}@main'"
@@ -195,7 +196,7 @@ class HfHub:
 
 
 def _bad_name(model: str) -> BackendError:
-    is_folder = model and Path(model).expanduser().is_dir()
+    is_folder = model and os.path.isdir(os.path.expanduser(model))
     if is_folder:
         return BackendError(f"{model!r} is not the name of a model; did you mean 'path:{model}'?")
     return BackendError(

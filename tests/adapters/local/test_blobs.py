@@ -11,7 +11,7 @@ import pytest
 
 from adapters.local.blobs import LocalBlobs
 from adapters.local.fsspec import FsspecBlobs
-from kitchen.errors import BackendError, RunFailed
+from kitchen.errors import BackendError, ConfigError, RunFailed
 from kitchen.ports import BlobStore
 from tests.support.commands import python_process
 from tests.support.polling import LineReader
@@ -226,3 +226,8 @@ def test_files_of_killed_writers_are_deleted(tmp_path: Path) -> None:
     assert not part.exists()
     assert kept.exists(), "of another program"
     assert other.exists(), "of another run, which may have a writer on another machine"
+
+
+def test_a_folder_with_a_null_character_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'a\\x00b' cannot be a folder"):
+        LocalBlobs("a\0b")

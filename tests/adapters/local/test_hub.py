@@ -262,3 +262,11 @@ def test_a_relative_folder_that_is_missing_names_the_current_one() -> None:
     with pytest.raises(BackendError) as absolute:
         LocalHub().find("path:/no/such/folder")
     assert "relative" not in str(absolute.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "a/" * 3000])
+def test_a_name_that_no_folder_can_have_is_refused(name: str) -> None:
+    with pytest.raises(BackendError, match="there is no folder"):
+        LocalHub().fetch(f"path:{name}")
+    with pytest.raises(BackendError):
+        LocalHub().fetch(name)
