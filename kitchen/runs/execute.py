@@ -95,7 +95,7 @@ def _end_failed(observers: ObserverGroup, error: BaseException) -> None:
     """Let the observers know of an error; one that they raise must not hide it."""
     try:
         observers.run_ended(error)
-    except Exception as failure:  # noqa: BLE001 it is told with the error
+    except Exception as failure:  # noqa: BLE001 it becomes a note
         if failure is not error:
             error.add_note(f"not recorded: {describe_error(failure)}")
 

@@ -256,7 +256,7 @@ def test_damaged_cache_is_converted_again(converted: tuple[LocalHub, Path]) -> N
     assert (folder / "model.safetensors").stat().st_size > 500_000_000
 
 
-def test_a_relative_folder_that_is_missing_names_the_current_one() -> None:
+def test_a_missing_relative_folder_names_the_current_one() -> None:
     with pytest.raises(BackendError, match="relative path"):
         LocalHub().find("path:no/such/folder")
     with pytest.raises(BackendError) as absolute:

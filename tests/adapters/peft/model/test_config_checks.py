@@ -1,4 +1,4 @@
-"""What is known of a model without its weights: sizes, capped logits, and layers without LoRA."""
+"""Facts of a model known without its weights: sizes, capped logits, and layers without LoRA."""
 
 from __future__ import annotations
 
