@@ -395,7 +395,7 @@ def _by_template(
         raise in_row(error, conversation.where) from error
     if train_on == "all_tokens":
         tokens = prefixes.tokens(len(selected))
-        # history may be rewritten, but not what was said last
+        # history may be rewritten, but not the last message
         last = (len(selected) - 1, len(selected))
         check_written(conversation, prefixes, last, tokens, tokenizer)
         return (MaskedTokens(tokens, np.ones(len(tokens), bool)),)
