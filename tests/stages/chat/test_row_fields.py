@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from kitchen.errors import DataError
+from kitchen.types import Datum
 from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.render import RenderDataset
 from stages.chat.row_fields import FIELDS, RowField
@@ -121,12 +122,12 @@ def without(row: Mapping[str, Any], field: RowField) -> Mapping[str, Any]:
 def outcome(row: Mapping[str, Any], field: RowField) -> Any:
     """Return what a row is read and rendered as, or the text of its error."""
     tokenizer, render = tool_tokenizer(), RenderDataset()
-    parse = parse_conversation
+    parse: Callable[..., Any] = parse_conversation
     if field.level == "preference row":
         parse = labelled_or_comparison if field.name == "label" else comparison
     try:
         parsed = parse(row, "rows.jsonl:1")
-        datums = []
+        datums: Sequence[Datum] = ()
         if isinstance(parsed, Conversation):
             datums = render.datums(parsed, tokenizer)
         elif isinstance(parsed, Comparison) and parsed.rejected is not None:
