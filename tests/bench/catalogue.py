@@ -10,13 +10,13 @@ from types import MappingProxyType
 from tests.bench.ceilings import ceilings
 from tests.bench.core import CORE
 from tests.bench.dpo import dpo
-from tests.bench.results import Work, named
+from tests.bench.results import BenchmarkFunction, name_for
 from tests.bench.rl import rl
 from tests.bench.rl_step import rl_step
 from tests.bench.sampling import sampling
 from tests.bench.sft import sft, sft_memory
 
-WORKS: Mapping[str, Work] = MappingProxyType(
+BENCHMARKS: Mapping[str, BenchmarkFunction] = MappingProxyType(
     {
         "ceilings": ceilings,
         **{
@@ -25,8 +25,8 @@ WORKS: Mapping[str, Work] = MappingProxyType(
             for dtype in ("float32", "bfloat16")
         },
         **{
-            named(name, dtype): partial(work, dtype=dtype)
-            for name, work in (
+            name_for(name, dtype): partial(benchmark, dtype=dtype)
+            for name, benchmark in (
                 ("sft_memory", sft_memory),
                 ("dpo", dpo),
                 ("rl", rl),
@@ -44,11 +44,13 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         **CORE,
     }
 )
-MEASURED = MappingProxyType(
-    {  # by device, unless works are named
+DEFAULT_BENCHMARKS = MappingProxyType(
+    {  # by device
         "cpu": tuple(
-            name for name in WORKS if not re.fullmatch("(sft_memory|dpo|rl|rl_step)_bfloat16", name)
+            name
+            for name in BENCHMARKS
+            if not re.fullmatch("(sft_memory|dpo|rl|rl_step)_bfloat16", name)
         ),
-        "cuda": ("ceilings", *(name for name in WORKS if name.endswith("bfloat16"))),
+        "cuda": ("ceilings", *(name for name in BENCHMARKS if name.endswith("bfloat16"))),
     }
 )

@@ -1,4 +1,4 @@
-"""Machine ceilings: the peak rate of matrix products and the memory bandwidth."""
+"""Hardware limits: the peak rate of matrix products and the memory bandwidth."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from tests.bench.figures import Figure
 from tests.bench.interleave import interleave
 from tests.bench.memory import cuda
-from tests.bench.results import DROPPED, Order, Result
+from tests.bench.quartiles import Quartiles
+from tests.bench.results import DROPPED, Options, Result
 from tests.bench.turns import Turns
 
 # rows, inner, columns
 CPU_SHAPES = ((2048, 576, 576), (1024, 1536, 576), (4096, 576, 1536), (2048, 2048, 2048))
 CUDA_SHAPES = ((4096, 4096, 4096), (8192, 4096, 14336), (8192, 8192, 8192))
-# GFLOP/s; a machine below this does not support a format, and larger shapes would take minutes
-SLOW = 10
-LONG = 0.12  # seconds that each shape is measured
-BYTES = 2**29  # read from memory, many times the size of the caches
+# a machine with a lower rate does not support the format, and larger shapes would take minutes
+MIN_GFLOPS = 10
+SECONDS_PER_SHAPE = 0.12
+BYTES = 2**29  # read or copied; many times larger than the caches
 DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """A gauge of the matrix-product rate between the steps of a benchmark, since it varies."""
+    """A side that measures the GEMM rate between steps, as it varies with the load."""
 
     dtype: str
     device: str = "cpu"
@@ -37,12 +37,12 @@ class Gauge:
             turns.wait()
             rate = gemm_rate(self.dtype, self.device)
             turns.stop()
-            turns.tell(gemm_gflops=rate)
+            turns.report(gemm_gflops=rate)
 
 
 @dataclass(frozen=True)
 class _Ceilings:
-    """The measured ceilings of this machine."""
+    """A side that measures the GEMM rates and the memory bandwidth."""
 
     device: str = "cpu"
     name: str = "the machine"
@@ -57,29 +57,32 @@ class _Ceilings:
                 "memory copied, GB/s read and written": copy_rate(self.device),
             }
             turns.stop()
-            turns.tell(**rates)
+            turns.report(**rates)
 
 
-def ceilings(order: Order) -> Result:
+def ceilings(options: Options) -> Result:
     """Measure the GEMM rate in both formats and the memory bandwidth."""
-    held = interleave([_Ceilings(order.device)], order.folder, DROPPED + (order.pairs or 7))
-    steps = held.taken["the machine"][DROPPED:]
-    found = {
-        name: Figure.of([step.values[name] for step in steps])
+    measurements = interleave(
+        [_Ceilings(options.device)], options.folder, DROPPED + (options.pairs or 7)
+    )
+    steps = measurements.steps["the machine"][DROPPED:]
+    ceilings_by_name = {
+        name: Quartiles.of([step.values[name] for step in steps])
         for name in steps[0].values
         if name != "peak_mb"
     }
     records = tuple(
-        {"work": "ceilings", "what": name, **figure.record()} for name, figure in found.items()
+        {"work": "ceilings", "what": name, **quartiles.record()}
+        for name, quartiles in ceilings_by_name.items()
     )
-    rows = tuple((name, figure.shown(1)) for name, figure in found.items())
-    shapes = ", ".join("×".join(map(str, shape)) for shape in _shapes(order.device))
+    rows = tuple((name, quartiles.format(1)) for name, quartiles in ceilings_by_name.items())
+    shapes = ", ".join("×".join(map(str, shape)) for shape in _shapes(options.device))
     return Result(
         "ceilings",
-        "What the machine can do at most",
-        ("what", "median [quartiles]"),
+        "Hardware limits",
+        ("measure", "median [quartiles]"),
         rows,
-        (f"the best of the shapes {shapes}",),
+        (f"GEMM: the fastest of the shapes {shapes}",),
         records,
     )
 
@@ -89,9 +92,9 @@ def _shapes(device: str) -> tuple[tuple[int, int, int], ...]:
 
 
 def gemm_rate(dtype: str, device: str = "cpu") -> float:
-    """Measure GFLOP/s of the best shape by the faster of torch's libraries.
+    """Measure GFLOP/s of the best shape with the faster of torch's libraries.
 
-    The numbers are random: others would cost less power.
+    The values are random, as constant ones take less power and run at higher clock rates.
     """
     import torch
 
@@ -100,17 +103,17 @@ def gemm_rate(dtype: str, device: str = "cpu") -> float:
             torch.randn(*size, dtype=getattr(torch, dtype), device=device)
             for size in ((rows, inner), (inner, columns))
         )
-        out, turned = left @ right, right.t().contiguous()
-        ways: list[Callable[[], Any]] = [lambda: torch.mm(left, right, out=out)]
+        out, transposed = left @ right, right.t().contiguous()
+        calls: list[Callable[[], Any]] = [lambda: torch.mm(left, right, out=out)]
         if (dtype, device) == ("float32", "cpu") and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-            ways.append(
-                lambda: torch.ops.mkldnn._linear_pointwise(left, turned, None, "none", [], "")
+            calls.append(
+                lambda: torch.ops.mkldnn._linear_pointwise(left, transposed, None, "none", [], "")
             )
-        return 2e-9 * rows * inner * columns / min(map(_seconds, ways))
+        return 2e-9 * rows * inner * columns / min(map(_seconds, calls))
 
     shapes = _shapes(device)
     first = product(*shapes[0])
-    return first if first < SLOW else max(first, *(product(*shape) for shape in shapes[1:]))
+    return first if first < MIN_GFLOPS else max(first, *(product(*shape) for shape in shapes[1:]))
 
 
 def read_rate(device: str = "cpu") -> float:
@@ -132,13 +135,13 @@ def copy_rate(device: str = "cpu") -> float:
 
 
 def _seconds(call: Any) -> float:
-    """Return the seconds of one call, as a mean over `LONG` seconds."""
+    """Return the seconds of one call, averaged over `SECONDS_PER_SHAPE`."""
     finish = device.synchronize if (device := cuda()) is not None else (lambda: None)
     call()
     finish()
     started, calls = perf_counter(), 0
-    while (taken := perf_counter() - started) < LONG:
+    while (elapsed := perf_counter() - started) < SECONDS_PER_SHAPE:
         call()
         finish()
         calls += 1
-    return taken / calls
+    return elapsed / calls

@@ -1,4 +1,4 @@
-"""Overhead of the framework without the engine: the benchmarks of the core by name."""
+"""Benchmarks of the framework's own overhead, by name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.bench.core_calls import stage_call
 from tests.bench.core_growth import growth
 from tests.bench.core_loop import kitchen_run
 from tests.bench.core_plan import check_plan
-from tests.bench.results import Work
+from tests.bench.results import BenchmarkFunction
 
-CORE: Mapping[str, Work] = MappingProxyType(
+CORE: Mapping[str, BenchmarkFunction] = MappingProxyType(
     {
         **{
             f"kitchen_run_{training}": partial(kitchen_run, training=training)

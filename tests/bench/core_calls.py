@@ -1,4 +1,4 @@
-"""Overhead of the runner per stage call: trivial stages, run by the framework and by hand."""
+"""Overhead per stage call: trivial stages, run by the framework and called directly."""
 
 from __future__ import annotations
 
@@ -14,59 +14,60 @@ from rich.console import Console
 from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Metrics, Observer, Recipe, Stage, StageDone, Step, for_each, sequence
 from kitchen.cli.console import ConsoleObserver
-from kitchen.config.order import Order as Cooked
+from kitchen.config.order import Order as RunOrder
 from kitchen.runs.execute import execute
 from kitchen.runs.logs import configure
-from tests.bench.figures import Figure
-from tests.bench.outcome import Goal, Reported, to_reach
-from tests.bench.results import DROPPED, Order, Result
+from tests.bench.outcome import ReportedMetric, Target, with_targets
+from tests.bench.quartiles import Quartiles
+from tests.bench.results import DROPPED, Options, Result
 from tests.bench.turns import Turns
 from tests.bench.worker import Worker
 
-ITERATIONS, PASSES = 2_000, 7  # of the loop; stages in the middle of its body
-CALLS = PASSES + 2  # in an iteration
-PAIRS = 9  # of runs
-MOST = Goal(40.0, at_most=True)  # microseconds
+ITERATIONS, PASSES = 2_000, 7  # of the loop; Pass stages in each iteration
+CALLS = PASSES + 2  # stage calls per iteration
+PAIRS = 9  # runs of each kind
+LIMIT = Target(40.0, at_most=True)  # microseconds
 KINDS = {
     "runner alone": "no observer",
-    "kitchen run": "record, journals in a folder and console",
-    "kitchen run, with metrics": "and a row of metrics in each iteration",
+    "kitchen run": "run record, journals in a folder, and console",
+    "kitchen run, with metrics": "the same, and a row of metrics per iteration",
 }
 
 
-def stage_call(order: Order) -> Result:
-    """Measure the microseconds that a run adds to a stage call."""
-    with Worker(Calls(order.folder), order.folder) as worker:
+def stage_call(options: Options) -> Result:
+    """Measure the overhead of a run per stage call, in microseconds."""
+    with Worker(StageCalls(options.folder), options.folder) as worker:
         worker.ready()
-        pairs = [worker.step().values for _ in range(DROPPED + (order.pairs or PAIRS))][DROPPED:]
+        pairs = [worker.step().values for _ in range(DROPPED + (options.pairs or PAIRS))][DROPPED:]
     added = {
-        kind: Figure.of([1e6 * (pair[kind] - pair["by hand"]) / CALLS for pair in pairs])
+        kind: Quartiles.of([1e6 * (pair[kind] - pair["by hand"]) / CALLS for pair in pairs])
         for kind in KINDS
     }
-    reached = added["kitchen run"].median
-    reported = Reported("a stage call in a kitchen run", reached, f"{reached:.1f} µs", MOST)
+    direct = 1e6 * Quartiles.of([pair["by hand"] for pair in pairs]).median / CALLS
+    overhead = added["kitchen run"].median
+    reported = ReportedMetric(
+        "overhead per stage call in a kitchen run", overhead, f"{overhead:.1f} µs", LIMIT
+    )
     notes = (
         reported.note,
-        f"a loop of {ITERATIONS:,} iterations of {CALLS} stages that do nothing; by hand the same "
-        "stages take "
-        f"{1e6 * Figure.of([pair['by hand'] for pair in pairs]).median / CALLS:.2f} µs each, which "
-        "is taken off",
-        f"{len(os.environ)} variables in the environment, through which texts are masked",
+        f"a loop of {ITERATIONS:,} iterations of {CALLS} stages that do nothing; direct calls "
+        f"of the same stages take {direct:.2f} µs each, which is subtracted",
+        f"{len(os.environ)} environment variables, whose values are masked in recorded texts",
     )
-    rows = tuple((kind, about, added[kind].shown(1)) for kind, about in KINDS.items())
+    rows = tuple((kind, description, added[kind].format(1)) for kind, description in KINDS.items())
     records = tuple(
-        {"work": "stage_call", "side": kind, "added_us": each.record()}
-        for kind, each in added.items()
+        {"work": "stage_call", "side": kind, "added_us": quartiles.record()}
+        for kind, quartiles in added.items()
     )
-    columns = ("run", "with", "µs a call, median [quartiles]")
+    columns = ("run", "with", "µs/call, median [quartiles]")
     return Result(
         "stage_call",
-        "What a stage call costs",
+        "Overhead per stage call",
         columns,
         rows,
         notes,
         records,
-        figures=to_reach([reported]),
+        figures=with_targets([reported]),
     )
 
 
@@ -117,7 +118,7 @@ class Finish(Stage):
 
 
 class Ticking(Recipe):
-    """A recipe that is a loop of stages that do nothing."""
+    """A recipe with a loop of stages that do nothing."""
 
     count: int
     metrics: bool = False
@@ -131,7 +132,7 @@ class Ticking(Recipe):
 
 
 @dataclass
-class Ends(Observer):
+class IterationTimes(Observer):
     """An observer that records when iterations end."""
 
     ends: list[float] = field(default_factory=list)  # seconds
@@ -141,14 +142,14 @@ class Ends(Observer):
             self.ends.append(perf_counter())
 
     def mean(self) -> float:
-        """Return the mean seconds per iteration, without the dropped ones."""
+        """Return the mean seconds per iteration, without the first ones."""
         ends = self.ends[DROPPED - 1 :]
         return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 @dataclass(frozen=True)
-class Calls:
-    """A side that runs all kinds in one process, one after the other."""
+class StageCalls:
+    """A side that runs all kinds one after the other in one process."""
 
     folder: Path
     count: int = ITERATIONS
@@ -156,38 +157,38 @@ class Calls:
 
     def run(self, turns: Turns) -> None:
         configure()
-        with Path(os.devnull).open("w") as nowhere:
+        with Path(os.devnull).open("w") as devnull:
             for number in itertools.count():
                 turns.wait()
-                seconds = self.measured(str(number), Console(file=nowhere, width=100))
+                seconds = self.measure(str(number), Console(file=devnull, width=100))
                 turns.stop()
-                turns.tell(**seconds)
+                turns.report(**seconds)
 
-    def measured(self, name: str, console: Console) -> dict[str, float]:
+    def measure(self, name: str, console: Console) -> dict[str, float]:
         """Return the seconds per iteration, by kind."""
         kinds = dict(
             zip(
                 KINDS,
                 (
-                    self.alone(),
-                    self.cooked(f"plain-{name}", console, False),
-                    self.cooked(f"metrics-{name}", console, True),
+                    self.without_observer(),
+                    self.recorded(f"plain-{name}", console, False),
+                    self.recorded(f"metrics-{name}", console, True),
                 ),
                 strict=True,
             )
         )
-        return {"by hand": self.by_hand(), **kinds}
+        return {"by hand": self.direct_calls(), **kinds}
 
-    def alone(self) -> float:
-        ends = Ends()
+    def without_observer(self) -> float:
+        ends = IterationTimes()
         Kitchen().cook(Ticking(count=self.count), ends)
         return ends.mean()
 
-    def cooked(self, name: str, console: Console, metrics: bool) -> float:
-        ends, recipe = Ends(), Ticking(count=self.count, metrics=metrics)
-        order = Cooked("tests.bench.core_calls:Ticking", recipe.model_dump(mode="json"))
+    def recorded(self, name: str, console: Console, metrics: bool) -> float:
+        ends, recipe = IterationTimes(), Ticking(count=self.count, metrics=metrics)
+        run_order = RunOrder("tests.bench.core_calls:Ticking", recipe.model_dump(mode="json"))
         execute(
-            order,
+            run_order,
             recipe,
             Kitchen(blobs=LocalBlobs(str(self.folder / "calls"))),
             name,
@@ -195,13 +196,13 @@ class Calls:
         )
         return ends.mean()
 
-    def by_hand(self) -> float:
+    def direct_calls(self) -> float:
         begin, passes, finish = Begin(), [Pass() for _ in range(PASSES)], Finish(False)
         ticks = Ticks(self.count).run()
         started = perf_counter()
         for tick in ticks:
             tock = begin.run(tick)
-            for each in passes:
-                tock = each.run(tock)
+            for stage in passes:
+                tock = stage.run(tock)
             finish.run(tick, tock)
         return (perf_counter() - started) / self.count

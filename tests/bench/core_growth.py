@@ -1,4 +1,4 @@
-"""Cost of a slice of a data set, which must not depend on the size of the data set."""
+"""Cost of training on a few rows, which must not depend on the size of the data set."""
 
 from __future__ import annotations
 
@@ -8,43 +8,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.figures import Figure, Ratio
-from tests.bench.outcome import Goal, Reported, to_reach
-from tests.bench.results import DROPPED, Order, Result
+from tests.bench.outcome import ReportedMetric, Target, with_targets
+from tests.bench.quartiles import Quartiles, Ratio
+from tests.bench.results import DROPPED, Options, Result
 from tests.support.peak_memory import jsonl_rows, peak_memory
 
 SMALL, LARGE = 1_000, 1_000_000  # rows
-STEPS, BATCH = 200, 4  # so that one epoch of the small set is enough
-PAIRS = {"fake": 9, "peft": 3}  # of runs
-ROOM = Goal(1.1, 1.0, at_most=True)
-SPEED = Goal(0.9, 1.0)
-ABOUT = (
-    f"recipes.sl_basic, {STEPS} steps of {BATCH} rows of a JSONL file, each run in a process of "
-    "its own; tokens/s in the loop, without the dropped steps; memory is the process's peak",
-    "an engine gets a step's datums and never sees how many rows there are; on the fake nothing "
-    "else hides what the rows cost: beside a real model the same megabytes are a smaller share",
+STEPS, BATCH = 200, 4  # at most one epoch of the small file
+PAIRS = {"fake": 9, "peft": 3}  # runs on each file
+MEMORY = Target(1.1, 1.0, at_most=True)
+SPEED = Target(0.9, 1.0)
+NOTES = (
+    f"recipes.sl_basic, {STEPS} steps of {BATCH} rows of a JSONL file, each in its own process; "
+    "tokens/s of the loop without the first steps; memory is the peak of the process",
+    "an engine gets only the datums of a step, so its cost does not depend on the number of rows; "
+    "the fake adapter needs almost no memory, so the share of the rows is largest there",
 )
 
 
 @dataclass(frozen=True)
-class Slice:
-    """The time and memory of one run."""
+class RunCost:
+    """Speed and peak memory of one run."""
 
-    rate: float  # tokens a second
+    rate: float  # tokens/s
     peak: float  # MB
     steps: int
 
 
-def growth(order: Order, training: str) -> Result:
+def growth(options: Options, training: str) -> Result:
     """Compare tokens per second and memory for the same steps on a small and on a large file."""
-    _write_files(order.folder)
-    runs = _run_slices(order, training)
+    _write_files(options.folder)
+    runs = _run_on_both_files(options, training)
     rate = Ratio.of(_rates(runs[LARGE]), _rates(runs[SMALL]))
     memory = Ratio.of(_peaks(runs[LARGE]), _peaks(runs[SMALL]))
     sound = all(run.steps == STEPS for run in (*runs[SMALL], *runs[LARGE]))
     reported = (
-        Reported("tokens/s of a million rows to a thousand", rate.of_medians, rate.shown(), SPEED),
-        Reported("memory of a million rows to a thousand", memory.of_medians, memory.shown(), ROOM),
+        ReportedMetric(
+            "tokens/s, a million rows against a thousand", rate.of_medians, rate.format(), SPEED
+        ),
+        ReportedMetric(
+            "memory, a million rows against a thousand", memory.of_medians, memory.format(), MEMORY
+        ),
     )
     work = f"growth_{training}"
     summary = {
@@ -55,52 +59,52 @@ def growth(order: Order, training: str) -> Result:
     }
     return Result(
         work,
-        f"{STEPS} steps out of a thousand and out of a million rows, on {training}",
+        f"{STEPS} steps on a thousand and on a million rows, {training}",
         ("rows", "tokens/s, median [quartiles]", "peak MB"),
-        tuple(_row(rows, taken) for rows, taken in runs.items()),
+        tuple(_row(rows, costs) for rows, costs in runs.items()),
         (
-            *(figure.note for figure in reported),
+            *(metric.note for metric in reported),
             f"all runs took {STEPS} steps: {'yes' if sound else 'NO'}",
-            *ABOUT,
+            *NOTES,
         ),
-        (*(_record(work, rows, taken) for rows, taken in runs.items()), summary),
+        (*(_record(work, rows, costs) for rows, costs in runs.items()), summary),
         sound,
-        to_reach(reported),
+        with_targets(reported),
     )
 
 
 def _write_files(folder: Path) -> None:
-    """Write both files, with rows of the same lengths."""
+    """Write both files, with the same distribution of row lengths."""
     large = jsonl_rows(LARGE).splitlines(keepends=True)
     for rows in (SMALL, LARGE):
         (folder / _file(rows)).write_text("".join(large[:: LARGE // rows]))
 
 
-def _run_slices(order: Order, training: str) -> dict[int, list[Slice]]:
-    """Run pairs of slices; return the runs of each size in their order."""
-    options = ("--training", training, f"model={order.model}")
-    runs: dict[int, list[Slice]] = {SMALL: [], LARGE: []}
-    for number in range(order.pairs or PAIRS[training]):
-        for rows, taken in runs.items():
+def _run_on_both_files(options: Options, training: str) -> dict[int, list[RunCost]]:
+    """Run the recipe on both files in turn; return the costs by number of rows."""
+    arguments = ("--training", training, f"model={options.model}")
+    runs: dict[int, list[RunCost]] = {SMALL: [], LARGE: []}
+    for number in range(options.pairs or PAIRS[training]):
+        for rows, costs in runs.items():
             name = f"slice-{training}-{rows}-{number}"
-            taken.append(run_slice(order.folder, rows, name, *options))
+            costs.append(run_few_rows(options.folder, rows, name, *arguments))
     return runs
 
 
-def _rates(runs: Sequence[Slice]) -> list[float]:
+def _rates(runs: Sequence[RunCost]) -> list[float]:
     return [run.rate for run in runs]
 
 
-def _peaks(runs: Sequence[Slice]) -> list[float]:
+def _peaks(runs: Sequence[RunCost]) -> list[float]:
     return [run.peak for run in runs]
 
 
-def _row(rows: int, runs: Sequence[Slice]) -> tuple[str, ...]:
-    rate, peak = Figure.of(_rates(runs)), Figure.of(_peaks(runs))
-    return f"{rows:,}", rate.shown(0), peak.shown(1)
+def _row(rows: int, runs: Sequence[RunCost]) -> tuple[str, ...]:
+    rate, peak = Quartiles.of(_rates(runs)), Quartiles.of(_peaks(runs))
+    return f"{rows:,}", rate.format(0), peak.format(1)
 
 
-def _record(work: str, rows: int, runs: Sequence[Slice]) -> dict[str, Any]:
+def _record(work: str, rows: int, runs: Sequence[RunCost]) -> dict[str, Any]:
     return {
         "work": work,
         "rows": rows,
@@ -109,8 +113,10 @@ def _record(work: str, rows: int, runs: Sequence[Slice]) -> dict[str, Any]:
     }
 
 
-def run_slice(folder: Path, rows: int, name: str, *options: str, steps: int = STEPS) -> Slice:
-    """Run a slice of the file in the folder."""
+def run_few_rows(
+    folder: Path, rows: int, name: str, *arguments: str, steps: int = STEPS
+) -> RunCost:
+    """Train on the first rows of a file in the folder."""
     megabytes = peak_memory(
         folder,
         f"dataset={_file(rows)}",
@@ -119,16 +125,16 @@ def run_slice(folder: Path, rows: int, name: str, *options: str, steps: int = ST
         "eval_every=0",
         "--name",
         name,
-        *options,
+        *arguments,
     )
-    reported = [
+    metrics = [
         json.loads(line)
         for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
     ]
-    taken: list[Mapping[str, float]] = [row for row in reported if row["stage"] == "ReportStep"]
-    kept = taken[DROPPED:]
-    seconds = kept[-1]["seconds"] - taken[DROPPED - 1]["seconds"]
-    return Slice(sum(row["tokens"] for row in kept) / seconds, megabytes, len(taken))
+    step_rows: list[Mapping[str, float]] = [row for row in metrics if row["stage"] == "ReportStep"]
+    counted = step_rows[DROPPED:]
+    seconds = counted[-1]["seconds"] - step_rows[DROPPED - 1]["seconds"]
+    return RunCost(sum(row["tokens"] for row in counted) / seconds, megabytes, len(step_rows))
 
 
 def _file(rows: int) -> str:

@@ -1,4 +1,4 @@
-"""Latency of `kitchen check recipes.sl_basic`, once Python has started and modules are imported."""
+"""Latency of `kitchen check recipes.sl_basic`, without starting Python and imports."""
 
 from __future__ import annotations
 
@@ -11,89 +11,92 @@ from time import perf_counter
 from kitchen.cli.commands.check import CheckOptions, check
 from kitchen.config.adapters import PORTS
 from kitchen.config.request import AdapterChoice, RunRequest, resolve_request
-from tests.bench.figures import Figure
-from tests.bench.outcome import Goal, Reported, to_reach
-from tests.bench.results import DROPPED, Order, Result
+from tests.bench.outcome import ReportedMetric, Target, with_targets
+from tests.bench.quartiles import Quartiles
+from tests.bench.results import DROPPED, Options, Result
 from tests.bench.turns import Turns
 from tests.bench.worker import Worker
 
-TIMES = 30
-MOST = Goal(5.0, at_most=True)  # ms
-ABOUT = {
-    "plan": "the workflow laid out, walked through, and all that is wrong with it found",
-    "check": "settings, adapters looked up and built, the plan, and what stages can verify",
-    "check, printed": "and the tree, the adapters and the verdict as text",
+REPEATS = 30
+LIMIT = Target(5.0, at_most=True)  # ms
+OPERATIONS = {
+    "plan": "build the workflow and find all problems in it",
+    "check": "resolve settings, create adapters, plan, and run the checks of stages",
+    "check, printed": "the same, and print the workflow, the adapters and the verdict",
 }
 
 
-def check_plan(order: Order) -> Result:
+def check_plan(options: Options) -> Result:
     """Measure milliseconds per check, with default adapters and the packaged model."""
-    with Worker(Checks(), order.folder) as worker:
+    with Worker(Checks(), options.folder) as worker:
         worker.ready()
-        times = [worker.step().values for _ in range(DROPPED + (order.pairs or TIMES))][DROPPED:]
-    found = {kind: Figure.of([1e3 * each[kind] for each in times]) for kind in ABOUT}
-    reached, problems = (
-        found["check"].median,
-        {problem for each in times for problem in each["problems"]},
-    )
-    reported = Reported("check of sl_basic", reached, f"{reached:.2f} ms", MOST)
+        times = [worker.step().values for _ in range(DROPPED + (options.pairs or REPEATS))][
+            DROPPED:
+        ]
+    latencies = {kind: Quartiles.of([1e3 * time[kind] for time in times]) for kind in OPERATIONS}
+    latency = latencies["check"].median
+    problems = {problem for time in times for problem in time["problems"]}
+    reported = ReportedMetric("check of sl_basic", latency, f"{latency:.2f} ms", LIMIT)
     notes = (reported.note, f"problems found: {'; '.join(sorted(problems)) or 'none'}")
-    rows = tuple((kind, about, found[kind].shown()) for kind, about in ABOUT.items())
+    rows = tuple(
+        (kind, description, latencies[kind].format()) for kind, description in OPERATIONS.items()
+    )
     records = tuple(
-        {"work": "check", "side": kind, "ms": figure.record()} for kind, figure in found.items()
+        {"work": "check", "side": kind, "ms": quartiles.record()}
+        for kind, quartiles in latencies.items()
     )
     return Result(
         "check",
         "Checking recipes.sl_basic",
-        ("what", "which is", "ms, median [quartiles]"),
+        ("operation", "description", "ms, median [quartiles]"),
         rows,
         notes,
         records,
         sound=not problems,
-        figures=to_reach([reported]),
+        figures=with_targets([reported]),
     )
 
 
 @dataclass(frozen=True)
 class Checks:
-    """A side that runs the three kinds of checks one after the other."""
+    """A side that runs the three operations one after the other."""
 
-    names: tuple[tuple[str, str], ...] = ()  # port and adapter, beyond the defaults
+    adapters: tuple[tuple[str, str], ...] = ()  # port and adapter, if not the default
     name: str = "check"
 
     def run(self, turns: Turns) -> None:
         while True:
             turns.wait()
-            seconds, problems = self.measured()
+            seconds, problems = self.measure()
             turns.stop()
-            turns.tell(**seconds, problems=problems)
+            turns.report(**seconds, problems=problems)
 
-    def measured(self) -> tuple[Mapping[str, float], list[str]]:
+    def measure(self) -> tuple[Mapping[str, float], list[str]]:
         request = RunRequest(
             "recipes.sl_basic",
             (),
             None,
-            AdapterChoice({**dict.fromkeys(PORTS), **dict(self.names)}),
+            AdapterChoice({**dict.fromkeys(PORTS), **dict(self.adapters)}),
         )
-        made = resolve_request(request)
-        problems = [str(problem) for problem in made.problems]
-        if made.kitchen is None or made.recipe is None:
+        resolved = resolve_request(request)
+        problems = [str(problem) for problem in resolved.problems]
+        if resolved.kitchen is None or resolved.recipe is None:
             raise RuntimeError("\n".join(problems))
-        kitchen, recipe = made.kitchen, made.recipe
-        works = (
+        kitchen, recipe = resolved.kitchen, resolved.recipe
+        operations = (
             lambda: kitchen.check(recipe),
             lambda: resolve_request(request),
-            lambda: _printed(request),
+            lambda: _print_check(request),
         )
-        return dict(zip(ABOUT, map(_seconds, works), strict=True)), problems
+        return dict(zip(OPERATIONS, map(_seconds, operations), strict=True)), problems
 
 
-def _printed(request: RunRequest) -> None:
+def _print_check(request: RunRequest) -> None:
     with redirect_stdout(StringIO()):
         check(request, CheckOptions())
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(operation: Callable[[], object]) -> float:
     started = perf_counter()
-    work()
+    operation()
     return perf_counter() - started

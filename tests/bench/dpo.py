@@ -1,4 +1,4 @@
-"""Preference optimisation: 4 pairs per step, with the reference pass."""
+"""DPO with 4 pairs per step, including the reference pass."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from kitchen.types import Datum
 from stages.preference.comparisons import as_batch
 from stages.preference.dpo_losses import PairLoss
 from tests.bench import kitchen_side, rows, trl_side
+from tests.bench.agreement import losses_and_gradients
+from tests.bench.benchmark import Benchmark, run_benchmark
 from tests.bench.ceilings import Gauge
-from tests.bench.contest import Contest, Goal, hold
-from tests.bench.flops import Counted, Shape
-from tests.bench.results import Order, Result, named
+from tests.bench.flops import Shape, TokenCounts
+from tests.bench.outcome import Target
+from tests.bench.results import Options, Result, name_for
 from tests.bench.rows import Pair
-from tests.bench.same import losses_and_gradients
 from tests.bench.turns import Setup, Turns
 
-BATCH, PAIRS, USUAL = 4, 5, PairLoss(beta=0.1)
+BATCH, PAIRS, DEFAULT_LOSS = 4, 5, PairLoss(beta=0.1)
 
 
-def dpo(order: Order, dtype: str = "float32", loss: PairLoss = USUAL) -> Result:
+def dpo(options: Options, dtype: str = "float32", loss: PairLoss = DEFAULT_LOSS) -> Result:
     """Compare time and memory of a DPO step: prompts of 256, answers of 64 tokens."""
-    setup = order.setup(PAIRS, dtype)
-    return hold(
-        Contest(
-            named("dpo", dtype),
+    setup = options.setup(PAIRS, dtype)
+    return run_benchmark(
+        Benchmark(
+            name_for("dpo", dtype),
             f"DPO, {BATCH} pairs, prompt 256 + 2 × 64 tokens, {dtype}",
             KitchenDpo(setup, loss),
             (TrlDpo(setup, loss),),
             losses_and_gradients(dtype),
-            Goal(2.5, 4.0),
-            Goal(0.3, 0.2, at_most=True),
+            Target(2.5, 4.0),
+            Target(0.3, 0.2, at_most=True),
             others=(TrlDpo(setup, loss, f"TRL {BATCH} micro-batches", BATCH),),
             gauge=Gauge(dtype, setup.device),
-            about=(
-                "tokens are those of 8 sequences; GFLOP/s needed: each sequence for itself / the "
-                "prompt of a pair once, "
-                "both with the reference pass",
+            notes=(
+                "tokens: those of 8 sequences; useful GFLOP/s: every sequence separately / the "
+                "prompt of a pair counted once, both with the reference pass",
             ),
         ),
-        order,
+        options,
         setup.steps,
     )
 
@@ -66,16 +66,18 @@ class KitchenDpo:
         )
         batches = _batches(self.setup)
         shape = Shape.of(LocalHub().fetch(self.setup.model), kitchen_side.LORA.rank)
-        reference.logprobs(batches[0][0].prompt).result()  # loaded
+        reference.logprobs(batches[0][0].prompt).result()  # loads the model
         turns.loaded()
         for batch in batches:
             turns.wait()
-            data = _judged(batch, reference)
+            data = _with_reference(batch, reference)
             loss = session.forward_backward(data, self.loss)
             grad_norm = session.optim_step(kitchen_side.ADAM).result().metrics["grad_norm"]
             turns.stop()
-            turns.tell(
-                loss=loss.result().metrics["loss:sum"], grad_norm=grad_norm, **_needed(data, shape)
+            turns.report(
+                loss=loss.result().metrics["loss:sum"],
+                grad_norm=grad_norm,
+                **_count_flops(data, shape),
             )
 
 
@@ -108,9 +110,9 @@ class TrlDpo:
             processing_class=trl_side.fast_tokenizer(self.setup),
             peft_config=trl_side.lora_config(self.setup),
         )
-        # it accepts only text, which would not be encoded as these tokens
+        # TRL accepts only text, which it would encode as other tokens
         trainer.train_dataset = Dataset.from_list(
-            [_ids(pair) for batch in _batches(self.setup) for pair in batch]
+            [_to_trl_row(pair) for batch in _batches(self.setup) for pair in batch]
         )
         trl_side.train(trainer, self.setup, turns)
 
@@ -120,22 +122,22 @@ def _batches(setup: Setup) -> list[Sequence[Pair]]:
     return [data[start : start + BATCH] for start in range(0, len(data), BATCH)]
 
 
-def _judged(batch: Sequence[Pair], reference: Sampler) -> Sequence[Datum]:
-    """Return the base model's mean log-probability of the answers of each pair."""
-    whole = [
+def _with_reference(batch: Sequence[Pair], reference: Sampler) -> Sequence[Datum]:
+    """Create the datums of a batch, with the log-probabilities of the reference model."""
+    sequences = [
         np.concatenate([pair.prompt, answer])
         for pair in batch
         for answer in (pair.chosen, pair.rejected)
     ]
-    asked = [reference.logprobs(tokens) for tokens in whole]
+    scores = [reference.logprobs(tokens) for tokens in sequences]
     data = [
-        rows.datum(tokens, len(batch[0].prompt), reference=np.asarray(found.result()[1:]))
-        for tokens, found in zip(whole, asked, strict=True)
+        rows.datum(tokens, len(batch[0].prompt), reference=np.asarray(score.result()[1:]))
+        for tokens, score in zip(sequences, scores, strict=True)
     ]
     return as_batch(list(zip(data[::2], data[1::2], strict=True)))
 
 
-def _ids(pair: Pair) -> dict[str, Any]:
+def _to_trl_row(pair: Pair) -> dict[str, Any]:
     return {
         "prompt_ids": pair.prompt.tolist(),
         "chosen_ids": pair.chosen.tolist(),
@@ -143,13 +145,11 @@ def _ids(pair: Pair) -> dict[str, Any]:
     }
 
 
-def _needed(data: Sequence[Datum], shape: Shape) -> dict[str, float]:
-    """Return the positions that the reference must score: those that the loss reads."""
-    read, scored = (
-        [datum.tokens for datum in data],
-        [datum.loss_inputs["weights"] != 0 for datum in data],
-    )
-    plain, shared = Counted.plain(read, scored), Counted.shared(read, scored)
+def _count_flops(data: Sequence[Datum], shape: Shape) -> dict[str, float]:
+    """Count tokens and FLOPs; the reference scores the positions that the loss reads."""
+    tokens = [datum.tokens for datum in data]
+    scored = [datum.loss_inputs["weights"] != 0 for datum in data]
+    plain, shared = TokenCounts.plain(tokens, scored), TokenCounts.shared(tokens, scored)
     return {
         "tokens": plain.tokens,
         "flops": plain.training(shape) + plain.forward(shape),

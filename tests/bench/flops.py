@@ -1,4 +1,4 @@
-"""FLOPs that a batch needs; padding and recomputation do not count."""
+"""FLOPs of a batch, without padding and recomputation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kitchen.types import Array, Tokens
 
-# per weight and token; backward is into the activations alone, for the base is frozen
+# per weight and token; the base is frozen, so backward computes only activation gradients
 FORWARD, BACKWARD = 2, 2
 
 
@@ -19,28 +19,26 @@ class Shape:
 
     layers: int
     width: int  # of all query heads together
-    body: int  # weights in the linear layers of all layers
+    body: int  # weights in the linear layers, without the output layer
     head: int  # weights of the output layer
-    lora: int  # weights in training
+    lora: int  # trained weights
 
     @classmethod
     def of(cls, folder: Path, rank: int) -> Shape:
         config = json.loads((folder / "config.json").read_text())
-        hidden, middle, layers = (
-            config["hidden_size"],
-            config["intermediate_size"],
-            config["num_hidden_layers"],
-        )
-        each = config.get("head_dim") or hidden // config["num_attention_heads"]
-        width, narrow = each * config["num_attention_heads"], each * config["num_key_value_heads"]
+        hidden, intermediate = config["hidden_size"], config["intermediate_size"]
+        layers = config["num_hidden_layers"]
+        head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
+        width = head_dim * config["num_attention_heads"]
+        kv_width = head_dim * config["num_key_value_heads"]
         linear = [
             (hidden, width),
-            (hidden, narrow),
-            (hidden, narrow),
+            (hidden, kv_width),
+            (hidden, kv_width),
             (width, hidden),
-            (hidden, middle),
-            (hidden, middle),
-            (middle, hidden),
+            (hidden, intermediate),
+            (hidden, intermediate),
+            (intermediate, hidden),
         ]
         return cls(
             layers,
@@ -52,16 +50,16 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Counted:
-    """The tokens and positions that a batch must compute."""
+class TokenCounts:
+    """The numbers of tokens, scored positions and attended keys of a batch."""
 
     tokens: int
     scored: int  # positions whose logits are needed
-    seen: int  # keys that the tokens attend to, all together
+    attended: int  # attended keys, summed over the tokens
 
     @classmethod
-    def plain(cls, rows: Sequence[Tokens], scored: Sequence[Array]) -> Counted:
-        """Count each row by itself; `scored` are (N,) bool masks."""
+    def plain(cls, rows: Sequence[Tokens], scored: Sequence[Array]) -> TokenCounts:
+        """Count every row separately; `scored` are (N,) bool masks."""
         lengths = [len(row) for row in rows]
         return cls(
             sum(lengths),
@@ -70,26 +68,26 @@ class Counted:
         )
 
     @classmethod
-    def shared(cls, rows: Sequence[Tokens], scored: Sequence[Array]) -> Counted:
+    def shared(cls, rows: Sequence[Tokens], scored: Sequence[Array]) -> TokenCounts:
         """Count a prefix that several rows share once."""
         depths: dict[bytes, int] = {}
-        wanted: set[bytes] = set()
+        scored_prefixes: set[bytes] = set()
         for row, mask in zip(rows, scored, strict=True):
             for end in range(1, len(row) + 1):
                 prefix = row[:end].tobytes()
                 depths[prefix] = end
                 if mask[end - 1]:
-                    wanted.add(prefix)
-        return cls(len(depths), len(wanted), sum(depths.values()))
+                    scored_prefixes.add(prefix)
+        return cls(len(depths), len(scored_prefixes), sum(depths.values()))
 
     def training(self, shape: Shape) -> float:
         """Return the FLOPs of forward and backward.
 
-        4 per weight of the body and token, 4 per weight of the head and scored token.
+        4 per body weight and token, and 4 per head weight and scored token.
         """
         per_weight = FORWARD + BACKWARD
-        # two products forward, four backward
-        attention = 3 * 4 * shape.width * shape.layers * self.seen
+        # two matrix products forward, four backward
+        attention = 3 * 4 * shape.width * shape.layers * self.attended
         return float(
             per_weight * (shape.body * self.tokens + shape.head * self.scored)
             + attention
@@ -100,5 +98,5 @@ class Counted:
         """Return the FLOPs of a forward pass of the base model, without LoRA."""
         return float(
             FORWARD * (shape.body * self.tokens + shape.head * self.scored)
-            + 4 * shape.width * shape.layers * self.seen
+            + 4 * shape.width * shape.layers * self.attended
         )

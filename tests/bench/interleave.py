@@ -12,47 +12,48 @@ from tests.bench.results import DROPPED
 from tests.bench.turns import Side, Step
 from tests.bench.worker import Worker
 
-HEATS = DROPPED + 2  # rounds that all rivals take part in
-BEHIND = 1.2  # times the fastest rival's best step; slower rivals leave after the heats
+ELIMINATION_ROUNDS = DROPPED + 2  # all rivals take part in these
+MAX_LAG = 1.2  # relative to the fastest rival's best step; slower rivals are then eliminated
 
 
 @dataclass(frozen=True)
-class Taken:
-    """The steps of every side, including those that left early."""
+class Measurements:
+    """The steps of every side, including eliminated ones."""
 
-    taken: dict[str, list[Step]]
-    fastest: str  # of the rivals that stayed, by the median of counted steps; "" if there are none
+    steps: dict[str, list[Step]]
+    fastest: str  # remaining rival by median of the counted steps; "" if there are no rivals
 
 
 def interleave(
-    sides: Sequence[Side], logs: Path, steps: int, rivals: Sequence[str] = (), heats: int = HEATS
-) -> Taken:
-    """Run the sides in turn.
-
-    Of the `rivals`, only the fast ones stay after some `heats`.
-    """
+    sides: Sequence[Side],
+    logs: Path,
+    steps: int,
+    rivals: Sequence[str] = (),
+    elimination_rounds: int = ELIMINATION_ROUNDS,
+) -> Measurements:
+    """Run the sides in turn; slow `rivals` are eliminated after some rounds."""
     with ExitStack() as stack:
         workers = {side.name: stack.enter_context(Worker(side, logs)) for side in sides}
         for worker in workers.values():
             worker.ready()
-        taken: dict[str, list[Step]] = {name: [] for name in workers}
+        measured: dict[str, list[Step]] = {name: [] for name in workers}
         for number in range(steps):
             for name, worker in workers.items():
-                taken[name].append(worker.step())
-            if number == heats - 1:
-                for slow in behind(taken, rivals):
+                measured[name].append(worker.step())
+            if number == elimination_rounds - 1:
+                for slow in slow_rivals(measured, rivals):
                     workers.pop(slow).close()
-    stayed = set(rivals) & workers.keys()
-    middles = {name: median(_seconds(steps)) for name, steps in taken.items() if name in stayed}
-    return Taken(taken, min(middles, key=middles.__getitem__, default=""))
+    remaining = set(rivals) & workers.keys()
+    medians = {name: median(_seconds(measured[name])) for name in measured if name in remaining}
+    return Measurements(measured, min(medians, key=medians.__getitem__, default=""))
 
 
-def behind(taken: Mapping[str, Sequence[Step]], rivals: Iterable[str]) -> list[str]:
-    """Return the sides that are behind by their best step: noise only ever slows a step down."""
-    best = {name: min(_seconds(taken[name])) for name in rivals}
-    return [name for name, seconds in best.items() if seconds > BEHIND * min(best.values())]
+def slow_rivals(steps: Mapping[str, Sequence[Step]], rivals: Iterable[str]) -> list[str]:
+    """Return the rivals whose best step is too slow: noise only makes steps slower."""
+    best = {name: min(_seconds(steps[name])) for name in rivals}
+    return [name for name, seconds in best.items() if seconds > MAX_LAG * min(best.values())]
 
 
 def _seconds(steps: Sequence[Step]) -> list[float]:
-    """Return the seconds of the steps that count, or of all steps where there are no others."""
+    """Return the seconds of the counted steps, or of all steps if none is counted."""
     return [step.seconds for step in steps[DROPPED:] or steps]

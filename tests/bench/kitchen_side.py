@@ -1,4 +1,4 @@
-"""The local adapter as every benchmark opens it: through its port."""
+"""The local adapter, opened through its port with the settings of all benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kitchen.types import Adam, Lora
 from tests.bench.rows import ingredients
 from tests.bench.turns import Setup, Turns
 
-START = "start"  # the checkpoint that both sides begin with, in PEFT's format
+START = "start"  # the checkpoint that both sides start from, in PEFT's format
 ADAM = Adam(
     learning_rate=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0, grad_clip_norm=1.0
 )
@@ -24,38 +24,37 @@ LORA = Lora(rank=16, alpha=32.0)  # on all linear layers of attention and MLP
 
 
 def client(setup: Setup) -> PeftTraining:
-    """Create a client on the device that all rivals use."""
+    """Create a client on the device of the benchmark."""
     return PeftTraining(
         LocalHub(), LocalBlobs(str(setup.folder)), device=setup.device, dtype=setup.dtype
     )
 
 
 def session(training: PeftTraining, setup: Setup) -> TrainingSession:
-    """Open a session; returns when model and start weights are in memory."""
+    """Open a session with the start weights; returns once they are loaded."""
     opened = training.open(setup.model, LORA)
     opened.load_weights(next(iter(training.checkpoints(START)))).result()
     return opened
 
 
-def endless(setup: Setup) -> Setup:
-    """Copy the model to a folder of its own in which no token ends an answer.
+def without_end_tokens(setup: Setup) -> Setup:
+    """Copy the model without its end tokens, so that no completion stops early.
 
-    The local engine has no minimum length.
+    The local engine has no setting for a minimum length.
     """
-    source, folder = (
-        LocalHub().fetch(setup.model),
-        Path(mkdtemp(prefix="endless-", dir=setup.folder)),
-    )
+    source = LocalHub().fetch(setup.model)
+    folder = Path(mkdtemp(prefix="no-end-tokens-", dir=setup.folder))
     for path in source.iterdir():
         if path.suffix == ".safetensors":
             (folder / path.name).symlink_to(path)
         else:
-            (folder / path.name).write_text(_without_ends(path.read_text(), path.suffix == ".json"))
+            text = _remove_end_tokens(path.read_text(), path.suffix == ".json")
+            (folder / path.name).write_text(text)
     return replace(setup, model=f"path:{folder}")
 
 
-def _without_ends(text: str, is_json: bool) -> str:
-    """Rename the end tokens, which keep their ids."""
+def _remove_end_tokens(text: str, is_json: bool) -> str:
+    """Rename the end tokens, which keep their ids, and remove settings that name them."""
     for end in TURN_ENDS:
         text = text.replace(end, end.upper())
     if not is_json:
@@ -67,9 +66,9 @@ def _without_ends(text: str, is_json: bool) -> str:
 
 @dataclass(frozen=True)
 class StartWeights:
-    """A helper process that creates the start weights of both sides, one step from zero.
+    """A helper process that saves the start weights of both sides, after one training step.
 
-    At zero, products would be 0.
+    Initial LoRA weights are zero in one factor, so that their products would be zero.
     """
 
     setup: Setup

@@ -1,4 +1,4 @@
-"""Facts that figures depend on: machine, versions, date."""
+"""Facts that results depend on: machine, versions, commit and date."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def facts(device: str = "cpu") -> dict[str, str]:
 
 
 def _cuda() -> str:
-    """Ask a separate process about CUDA, so that this one takes none of its memory."""
-    text = (
-        "import torch; found = torch.cuda.get_device_properties(0); "
-        "print(f'{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}')"
+    """Describe the CUDA device, in a separate process so that this one uses none of its memory."""
+    script = (
+        "import torch; device = torch.cuda.get_device_properties(0); "
+        "print(f'{device.name}, {device.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}')"
     )
-    asked = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, check=False
+    completed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    return asked.stdout.strip() or f"none: {asked.stderr.strip().splitlines()[-1]}"
+    return completed.stdout.strip() or f"none: {completed.stderr.strip().splitlines()[-1]}"
 
 
 def _line(path: Path, name: str) -> str:

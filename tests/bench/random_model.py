@@ -21,7 +21,7 @@ COMMON = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
     "pad_token_id": None,
 }
-# of Llama 3.2 1B and Llama 3.1 8B (arXiv:2407.21783)
+# Llama 3.2 1B and Llama 3.1 8B (arXiv:2407.21783)
 SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "1b": {
@@ -44,11 +44,11 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A helper process that writes such a model in bfloat16, with another model's tokenizer."""
+    """A helper process that saves a random bfloat16 model with another model's tokenizer."""
 
-    config: Mapping[str, Any]  # of a Llama
+    config: Mapping[str, Any]  # arguments of LlamaConfig
     folder: Path
-    tokenizer: str  # a model as the local hub knows it; its vocabulary may be smaller
+    tokenizer: str  # model whose tokenizer is copied; its vocabulary may be smaller
     device: str
     name: str = "random model"
 

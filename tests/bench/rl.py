@@ -1,4 +1,4 @@
-"""The RL update on given completions: 2 groups of 8."""
+"""An RL update on given completions: 2 groups of 8."""
 
 from __future__ import annotations
 
@@ -11,41 +11,44 @@ import numpy as np
 from adapters.local.hub import LocalHub
 from kitchen.types import Datum
 from tests.bench import kitchen_side, rows, trl_side
+from tests.bench.agreement import AgreementCheck, losses_and_gradients
+from tests.bench.benchmark import Benchmark, run_benchmark
 from tests.bench.ceilings import Gauge
-from tests.bench.contest import Contest, Goal, Same, hold
-from tests.bench.flops import Counted, Shape
-from tests.bench.results import Order, Result, named
+from tests.bench.flops import Shape, TokenCounts
+from tests.bench.outcome import Target
+from tests.bench.results import Options, Result, name_for
 from tests.bench.rows import Group
-from tests.bench.same import losses_and_gradients
 from tests.bench.turns import Setup, Turns, Values
 
-GROUPS, SIZE, PAIRS = 2, 8, 3  # groups of a step, completions of a group
-SPEED, MEMORY = Goal(3.0, 6.0), Goal(0.2, 0.12, at_most=True)
+GROUPS, SIZE, PAIRS = 2, 8, 3  # groups per step, completions per group, counted steps
+SPEED, MEMORY = Target(3.0, 6.0), Target(0.2, 0.12, at_most=True)
 
 
-def rl(order: Order, dtype: str = "float32") -> Result:
+def rl(options: Options, dtype: str = "float32") -> Result:
     """Compare time and memory of an update: prompts of 256, completions of 64 tokens."""
-    setup = order.setup(PAIRS, dtype)
-    return hold(
-        Contest(
-            named("rl", dtype),
+    setup = options.setup(PAIRS, dtype)
+    return run_benchmark(
+        Benchmark(
+            name_for("rl", dtype),
             f"RL update, {GROUPS} groups of {SIZE}, 256 + 64 tokens, {dtype}",
             KitchenRl(setup),
             (TrlGrpo(setup),),
-            (*losses_and_gradients(dtype), Same("logprob", 1e-3 if dtype == "float32" else 3e-2)),
+            (
+                *losses_and_gradients(dtype),
+                AgreementCheck("logprob", 1e-3 if dtype == "float32" else 3e-2),
+            ),
             SPEED,
             MEMORY,
             others=(TrlGrpo(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),),
             gauge=Gauge(dtype, setup.device),
-            about=(
-                "the loss of a fresh batch is 0, for the advantages of a group add up to that; the "
-                "gradient and the mean "
-                "log-probability of the completions tell more",
-                "tokens are those of 16 sequences; GFLOP/s needed: each for itself / the prompt of "
-                "a group once",
+            notes=(
+                "the loss is 0, because the advantages of a group sum to 0; the gradient and the "
+                "mean log-probability of the completions are compared too",
+                "tokens: those of 16 sequences; useful GFLOP/s: every sequence separately / the "
+                "prompt of a group counted once",
             ),
         ),
-        order,
+        options,
         setup.steps,
     )
 
@@ -54,8 +57,8 @@ def rl(order: Order, dtype: str = "float32") -> Result:
 class KitchenRl:
     """The local engine: forward_backward with importance_sampling, and optim_step.
 
-    Before the clock starts, the completions get the log-probabilities that a sampler would have
-    reported.
+    Before the measurement, the log-probabilities of the completions are computed as a sampler
+    would have reported them.
     """
 
     setup: Setup
@@ -67,8 +70,8 @@ class KitchenRl:
         turns.loaded()
         for batch in _batches(self.setup):
             data = [datum for group in batch for datum in _data(group)]
-            found = session.forward(data, "importance_sampling").result().logprobs
-            drawn = [
+            logprobs = session.forward(data, "importance_sampling").result().logprobs
+            sampled = [
                 replace(
                     datum,
                     loss_inputs={
@@ -76,23 +79,23 @@ class KitchenRl:
                         "logprobs": np.where(datum.loss_inputs["advantages"] != 0, lp, 0),
                     },
                 )
-                for datum, lp in zip(data, found, strict=True)
+                for datum, lp in zip(data, logprobs, strict=True)
             ]
             turns.wait()
             loss, step = (
-                session.forward_backward(drawn, "importance_sampling"),
+                session.forward_backward(sampled, "importance_sampling"),
                 session.optim_step(kitchen_side.ADAM),
             )
             grad_norm = step.result().metrics["grad_norm"]
             turns.stop()
             output = loss.result()
-            on = [datum.loss_inputs["advantages"] != 0 for datum in data]
-            logprobs = [lp[mask] for lp, mask in zip(output.logprobs, on, strict=True)]
-            turns.tell(
+            masks = [datum.loss_inputs["advantages"] != 0 for datum in data]
+            logprobs = [lp[mask] for lp, mask in zip(output.logprobs, masks, strict=True)]
+            turns.report(
                 loss=output.metrics["loss:sum"],
                 grad_norm=grad_norm,
                 logprob=float(np.concatenate(logprobs).mean()),
-                **_needed(data, shape),
+                **_count_flops(data, shape),
             )
 
 
@@ -105,7 +108,7 @@ class TrlGrpo:
     accumulate: int = 1  # micro-batches of a batch
 
     def run(self, turns: Turns) -> None:
-        import torch  # noqa: F401 before ours, which tells its threads not to spin while they wait
+        import torch  # noqa: F401 before our engine, which sets OMP_WAIT_POLICY
 
         groups = [group for batch in _batches(self.setup) for group in batch]
         trainer = grpo(
@@ -113,11 +116,11 @@ class TrlGrpo:
             turns,
             list(map(str, range(len(groups)))),
             len(groups[0].completions[0]),
-            _given,
+            _given_rewards,
             self.accumulate,
             rollout=_Rollout(groups),
         )
-        trl_side.train(trainer, self.setup, turns, recorded(trainer))
+        trl_side.train(trainer, self.setup, turns, record_logprobs(trainer))
 
 
 def grpo(
@@ -131,7 +134,10 @@ def grpo(
     rollout: Any = None,
     **options: Any,
 ) -> Any:
-    """Create TRL's trainer: one update per batch, no reference, our advantages, a token mean."""
+    """Create TRL's trainer.
+
+    One update per batch, no reference model, unscaled advantages, and a mean over tokens.
+    """
     import trl
     from datasets import Dataset
 
@@ -160,19 +166,20 @@ def grpo(
     )
 
 
-def recorded(trainer: Any) -> Callable[[], Values]:
-    """Return the mean log-probability of the last step's completions, as the trainer scores it."""
-    seen: list[float] = []
-    scored = trainer._get_per_token_logps_and_entropies
+def record_logprobs(trainer: Any) -> Callable[[], Values]:
+    """Record the mean log-probability that the trainer computes for the completions of a step."""
+    means: list[float] = []
+    compute = trainer._get_per_token_logps_and_entropies
 
     def recording(*args: Any, **kwargs: Any) -> Any:
-        found = scored(*args, **kwargs)
-        seen.append(float(found[0].detach().mean()))
-        return found
+        scores = compute(*args, **kwargs)
+        means.append(float(scores[0].detach().mean()))
+        return scores
 
     def reported() -> Values:
-        means, seen[:] = list(seen), []
-        return {"logprob": float(np.mean(means))}
+        mean = float(np.mean(means))
+        means.clear()
+        return {"logprob": mean}
 
     trainer._get_per_token_logps_and_entropies = recording
     return reported
@@ -180,23 +187,27 @@ def recorded(trainer: Any) -> Callable[[], Values]:
 
 @dataclass(frozen=True)
 class _Rollout:
-    """A rollout that looks completions up; prompts are group numbers, one for each completion."""
+    """A rollout function that returns given completions; a prompt is the number of its group."""
 
     groups: Sequence[Group]
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
-        asked = [(self.groups[int(prompt)], at % SIZE) for at, prompt in enumerate(prompts)]
-        ids = [group.completions[at].tolist() for group, at in asked]
+        samples = [(self.groups[int(prompt)], i % SIZE) for i, prompt in enumerate(prompts)]
+        ids = [group.completions[i].tolist() for group, i in samples]
         return {
-            "prompt_ids": [group.prompt.tolist() for group, _ in asked],
+            "prompt_ids": [group.prompt.tolist() for group, _ in samples],
             "completion_ids": ids,
-            "logprobs": [[0.0] * len(one) for one in ids],  # read for vLLM alone
-            "worth": [group.rewards[at] for group, at in asked],
+            "logprobs": [
+                [0.0] * len(completion) for completion in ids
+            ],  # TRL reads them only with vLLM
+            "given_rewards": [group.rewards[i] for group, i in samples],
         }
 
 
-def _given(completions: Sequence[str], worth: Sequence[float], **kwargs: Any) -> list[float]:
-    return list(worth)
+def _given_rewards(
+    completions: Sequence[str], given_rewards: Sequence[float], **kwargs: Any
+) -> list[float]:
+    return list(given_rewards)
 
 
 def _batches(setup: Setup) -> list[Sequence[Group]]:
@@ -205,33 +216,31 @@ def _batches(setup: Setup) -> list[Sequence[Group]]:
 
 
 def _data(group: Group) -> list[Datum]:
-    """Create datums with advantages relative to the group mean, over all tokens of the step."""
-    found = []
+    """Create datums with advantages relative to the group mean, divided by the step's tokens."""
+    data = []
     for completion, reward in zip(group.completions, group.rewards, strict=True):
         row = np.concatenate([group.prompt, completion])
         advantage = (reward - float(np.mean(group.rewards))) / (GROUPS * SIZE * len(completion))
-        on = np.arange(1, len(row)) >= len(group.prompt)
-        found.append(
+        mask = np.arange(1, len(row)) >= len(group.prompt)
+        data.append(
             Datum(
                 row[:-1],
                 {
                     "target_tokens": row[1:],
-                    "logprobs": np.zeros(len(on), np.float32),
-                    "advantages": np.where(on, advantage, 0.0).astype(np.float32),
+                    "logprobs": np.zeros(len(mask), np.float32),
+                    "advantages": np.where(mask, advantage, 0.0).astype(np.float32),
                 },
             )
         )
-    return found
+    return data
 
 
-def _needed(data: Sequence[Datum], shape: Shape) -> dict[str, float]:
-    read, scored = (
-        [datum.tokens for datum in data],
-        [datum.loss_inputs["advantages"] != 0 for datum in data],
-    )
-    plain = Counted.plain(read, scored)
+def _count_flops(data: Sequence[Datum], shape: Shape) -> dict[str, float]:
+    tokens = [datum.tokens for datum in data]
+    scored = [datum.loss_inputs["advantages"] != 0 for datum in data]
+    plain = TokenCounts.plain(tokens, scored)
     return {
         "tokens": plain.tokens,
         "flops": plain.training(shape),
-        "flops_shared": Counted.shared(read, scored).training(shape),
+        "flops_shared": TokenCounts.shared(tokens, scored).training(shape),
     }

@@ -15,43 +15,46 @@ from kitchen.ports.environments import StepResult
 from stages.rl.policy_gradient import ComputeAdvantages, mean_of
 from stages.rl.rollouts import RolloutConfig, RolloutRunner, Rollouts
 from tests.bench import kitchen_side, rows, trl_side
-from tests.bench.contest import Contest, Same, hold
-from tests.bench.results import Order, Result, named
-from tests.bench.rl import GROUPS, MEMORY, SIZE, SPEED, grpo, recorded
+from tests.bench.agreement import AgreementCheck
+from tests.bench.benchmark import Benchmark, run_benchmark
+from tests.bench.results import Options, Result, name_for
+from tests.bench.rl import GROUPS, MEMORY, SIZE, SPEED, grpo, record_logprobs
 from tests.bench.turns import Setup, Turns, Values
 
-LENGTH, PAIRS = 64, 3  # tokens of a completion
-DRAWN = 1.0  # nats between two sets of 16 completions; 0.7 was measured
+LENGTH, PAIRS = 64, 3  # tokens of a completion, counted steps
+LOGPROB_TOLERANCE = 1.0  # nats, between two different sets of 16 completions; 0.7 was measured
 
 
-def rl_step(order: Order, dtype: str = "float32") -> Result:
+def rl_step(options: Options, dtype: str = "float32") -> Result:
     """Compare time and memory of a step with sampling: prompts of 256, completions of 64 tokens."""
-    setup = order.setup(PAIRS, dtype)
-    return hold(
-        Contest(
-            named("rl_step", dtype),
+    setup = options.setup(PAIRS, dtype)
+    return run_benchmark(
+        Benchmark(
+            name_for("rl_step", dtype),
             f"RL step, {GROUPS} prompts × {SIZE} completions, 256 + 64 tokens, {dtype}",
             KitchenStep(setup),
             (TrlStep(setup),),
-            (Same("prompts", 0.0), Same("lengths", 0.0), Same("logprob", DRAWN)),
+            (
+                AgreementCheck("prompts", 0.0),
+                AgreementCheck("lengths", 0.0),
+                AgreementCheck("logprob", LOGPROB_TOLERANCE),
+            ),
             SPEED,
             MEMORY,
             others=(TrlStep(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),),
-            about=(
-                "each side draws for itself, at temperature 1, so texts and rewards differ; "
-                "compared are the tokens of the "
-                "prompts, how many were written after each, and roughly their mean "
-                "log-probability; the work rl compares "
-                "updates on the same completions, the works of sampling greedy texts",
-                "every completion has 64 tokens: TRL by its settings, ours has a tokenizer in "
-                "which none ends an answer",
-                "tokens are those of 16 sequences, prompts included; generation: seconds until all "
-                "texts are there, ours "
-                "with the copy of the weights",
+            notes=(
+                "each side samples its own completions at temperature 1, so texts and rewards "
+                "differ. The prompt tokens and the lengths of completions must be equal, and "
+                "their mean log-probabilities similar. The benchmark rl compares updates on the same "
+                "completions, and the sampling benchmarks compare greedy completions.",
+                "every completion has 64 tokens: TRL sets min_new_tokens, and our tokenizer has no "
+                "end token",
+                "tokens: those of 16 sequences, with prompts; generation: seconds until all "
+                "completions are sampled, in ours with the snapshot of the weights",
             ),
             part="generation",
         ),
-        order,
+        options,
         setup.steps,
     )
 
@@ -64,7 +67,7 @@ class KitchenStep:
     name: str = "kitchen"
 
     def run(self, turns: Turns) -> None:
-        setup = kitchen_side.endless(self.setup)
+        setup = kitchen_side.without_end_tokens(self.setup)
         session, batches = (
             kitchen_side.session(kitchen_side.client(setup), setup),
             _batches(self.setup),
@@ -75,9 +78,9 @@ class KitchenStep:
             turns.wait()
             started = perf_counter()
             sampler = session.snapshot().result()
-            player = RolloutRunner(sampler, tokenizer, RolloutConfig(max_tokens=LENGTH))
+            runner = RolloutRunner(sampler, tokenizer, RolloutConfig(max_tokens=LENGTH))
             rollouts = asyncio.run(
-                player.run(list(map(FixedPrompt, texts)), SIZE, [setup.seed, number])
+                runner.run(list(map(FixedPrompt, texts)), SIZE, [setup.seed, number])
             )
             generated = perf_counter() - started
             data = mean_of(ComputeAdvantages().run(rollouts).examples).data
@@ -85,7 +88,7 @@ class KitchenStep:
             session.optim_step(kitchen_side.ADAM).result()
             sampler.close()
             turns.stop()
-            turns.tell(**_reported_values(rollouts), generation=generated)
+            turns.report(**_reported_values(rollouts), generation=generated)
 
 
 @dataclass(frozen=True)
@@ -97,15 +100,15 @@ class TrlStep:
     accumulate: int = 1  # micro-batches of a batch
 
     def run(self, turns: Turns) -> None:
-        import torch  # noqa: F401 before ours, which tells its threads not to spin while they wait
+        import torch  # noqa: F401 before our engine, which sets OMP_WAIT_POLICY
 
-        prompts = [rows.asked(text) for batch in _batches(self.setup) for text in batch]
+        prompts = [rows.chat_messages(text) for batch in _batches(self.setup) for text in batch]
         trainer = grpo(
             self.setup,
             turns,
             prompts,
             LENGTH,
-            _rewarded,
+            _rewards,
             self.accumulate,
             use_vllm=False,
             temperature=1.0,
@@ -113,13 +116,13 @@ class TrlStep:
             top_k=0,
             generation_kwargs={"min_new_tokens": LENGTH},
         )
-        scored, written = recorded(trainer), _watched(trainer)
-        trl_side.train(trainer, self.setup, turns, lambda: {**scored(), **written()})
+        logprobs, generation = record_logprobs(trainer), _record_generation(trainer)
+        trl_side.train(trainer, self.setup, turns, lambda: {**logprobs(), **generation()})
 
 
 @dataclass(frozen=True)
 class FixedPrompt:
-    """A task with its environment: one fixed message, and a reward for any answer."""
+    """A task with a fixed prompt; its reward counts the distinct characters of the answer."""
 
     text: str
     tag: str = "bench"
@@ -128,19 +131,19 @@ class FixedPrompt:
         return self
 
     async def reset(self) -> Sequence[Message]:
-        return rows.asked(self.text)
+        return rows.chat_messages(self.text)
 
     async def step(self, answer: str) -> StepResult:
-        return StepResult(worth(answer))
+        return StepResult(distinct_characters(answer))
 
 
-def worth(answer: str) -> float:
-    """Return the number of different characters."""
+def distinct_characters(answer: str) -> float:
+    """Return the number of distinct characters."""
     return float(len(set(answer)))
 
 
-def _rewarded(completions: Sequence[Sequence[Message]], **kwargs: Any) -> list[float]:
-    return [worth(messages[-1]["content"]) for messages in completions]
+def _rewards(completions: Sequence[Sequence[Message]], **kwargs: Any) -> list[float]:
+    return [distinct_characters(messages[-1]["content"]) for messages in completions]
 
 
 def _batches(setup: Setup) -> list[Sequence[str]]:
@@ -151,28 +154,28 @@ def _batches(setup: Setup) -> list[Sequence[str]]:
 def _reported_values(rollouts: Rollouts) -> dict[str, Any]:
     episodes = [rollout.episodes[0] for rollout in rollouts.all()]
     return {
-        "prompts": [one.tokens[~one.action_mask].tolist() for one in episodes],
-        "lengths": [[int(one.action_mask.sum()) for one in episodes]],
+        "prompts": [episode.tokens[~episode.action_mask].tolist() for episode in episodes],
+        "lengths": [[int(episode.action_mask.sum()) for episode in episodes]],
         "logprob": float(
-            np.concatenate([one.logprobs[one.action_mask] for one in episodes]).mean()
+            np.concatenate([episode.logprobs[episode.action_mask] for episode in episodes]).mean()
         ),
-        "tokens": sum(len(one.tokens) for one in episodes),
+        "tokens": sum(len(episode.tokens) for episode in episodes),
     }
 
 
-def _watched(trainer: Any) -> Callable[[], Values]:
-    """Record what the trainer read and wrote in the last step, in the order of the batch."""
-    seen: dict[str, Any] = {}
+def _record_generation(trainer: Any) -> Callable[[], Values]:
+    """Record prompts, lengths of completions and generation time of a step, in batch order."""
+    recorded: dict[str, Any] = {}
     generate = trainer._generate_single_turn
 
-    def watching(prompts: Any, *args: Any, **kwargs: Any) -> Any:
+    def recording(prompts: Any, *args: Any, **kwargs: Any) -> Any:
         started = perf_counter()
-        found = generate(prompts, *args, **kwargs)
-        seen.update(generation=perf_counter() - started)
-        seen.update(
-            prompts=[list(map(int, ids)) for ids in prompts], lengths=[list(map(len, found[0]))]
+        output = generate(prompts, *args, **kwargs)
+        recorded.update(generation=perf_counter() - started)
+        recorded.update(
+            prompts=[list(map(int, ids)) for ids in prompts], lengths=[list(map(len, output[0]))]
         )
-        return found
+        return output
 
-    trainer._generate_single_turn = watching
-    return lambda: dict(seen)
+    trainer._generate_single_turn = recording
+    return lambda: dict(recorded)

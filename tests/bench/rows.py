@@ -1,4 +1,4 @@
-"""The data of the benchmarks, the same for both sides: real text, cut by a seed."""
+"""The data of the benchmarks: random excerpts of real text, the same for both sides."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kitchen.ports.sampling import Message, Tokenizer
 from kitchen.types import Array, Datum, Tokens
 from stages.chat.render import RenderDataset
 from stages.data.dataset import LoadDataset
-from tests.bench.turns import MODEL as MODEL  # the model of all works
+from tests.bench.turns import MODEL as MODEL  # the model of all benchmarks
 from tests.bench.turns import Setup
 
-MASKED = 0.75  # share of the tokens of a row of B that are not trained on
+MASKED = 0.75  # fraction of the tokens of a row of B that are not trained on
 
 
 @dataclass(frozen=True)
@@ -58,49 +58,54 @@ def log_uniform(
     """Return data B: log-uniform lengths, with the first three quarters of each row masked."""
     rng = np.random.default_rng([setup.seed, 1])
     lengths = np.exp(rng.uniform(np.log(shortest), np.log(longest), count)).round().astype(int)
-    cut = (_cut(setup.model, rng, int(length) + 1) for length in lengths)
-    return [datum(row, int(len(row) * MASKED)) for row in cut]
+    excerpts = (_random_excerpt(setup.model, rng, int(length) + 1) for length in lengths)
+    return [datum(row, int(len(row) * MASKED)) for row in excerpts]
 
 
 def pairs(setup: Setup, count: int, prompt: int = 256, answer: int = 64) -> Sequence[Pair]:
     rng = np.random.default_rng([setup.seed, 2])
-    found = []
+    sampled: list[Pair] = []
     for _ in range(count):
-        whole = _cut(setup.model, rng, prompt + answer)
-        found.append(Pair(whole[:prompt], whole[prompt:], _cut(setup.model, rng, answer)))
-    return found
+        sequence = _random_excerpt(setup.model, rng, prompt + answer)
+        sampled.append(
+            Pair(sequence[:prompt], sequence[prompt:], _random_excerpt(setup.model, rng, answer))
+        )
+    return sampled
 
 
 def groups(
     setup: Setup, count: int, size: int = 8, prompt: int = 256, answer: int = 64
 ) -> Sequence[Group]:
     rng = np.random.default_rng([setup.seed, 3])
-    found = []
+    sampled: list[Group] = []
     for _ in range(count):
-        whole = _cut(setup.model, rng, prompt + answer)
-        completions = (whole[prompt:], *(_cut(setup.model, rng, answer) for _ in range(size - 1)))
-        found.append(Group(whole[:prompt], completions, tuple(rng.normal(size=size).tolist())))
-    return found
+        sequence = _random_excerpt(setup.model, rng, prompt + answer)
+        completions = (
+            sequence[prompt:],
+            *(_random_excerpt(setup.model, rng, answer) for _ in range(size - 1)),
+        )
+        sampled.append(Group(sequence[:prompt], completions, tuple(rng.normal(size=size).tolist())))
+    return sampled
 
 
 def prompts(setup: Setup, count: int, length: int = 256) -> Sequence[Tokens]:
     rng = np.random.default_rng([setup.seed, 4])
-    return [_cut(setup.model, rng, length) for _ in range(count)]
+    return [_random_excerpt(setup.model, rng, length) for _ in range(count)]
 
 
 def questions(setup: Setup, count: int, length: int = 256) -> Sequence[str]:
     """Return texts that the chat template renders to a given number of tokens."""
-    rng, known = np.random.default_rng([setup.seed, 5]), tokenizer(setup.model)
-    around, found = len(known.render(asked(""), answer=True)), list[str]()
-    while len(found) < count:
-        text = known.decode(_cut(setup.model, rng, length - around))
-        # where it is cut, tokens may join
-        if len(known.render(asked(text), answer=True)) == length:
-            found.append(text)
-    return found
+    rng, encoder = np.random.default_rng([setup.seed, 5]), tokenizer(setup.model)
+    overhead, texts = len(encoder.render(chat_messages(""), answer=True)), list[str]()
+    while len(texts) < count:
+        text = encoder.decode(_random_excerpt(setup.model, rng, length - overhead))
+        # at the ends of an excerpt, characters may be tokenised differently
+        if len(encoder.render(chat_messages(text), answer=True)) == length:
+            texts.append(text)
+    return texts
 
 
-def asked(text: str) -> list[Message]:
+def chat_messages(text: str) -> list[Message]:
     return [{"role": "user", "content": text}]
 
 
@@ -112,7 +117,7 @@ def datum(row: Tokens, masked: int, **inputs: Array) -> Datum:
 
 @cache
 def _text(model: str) -> Tokens:
-    """Return (T,) tokens of all conversations in `ingredients`, one after the other."""
+    """Return (T,) tokens of all conversations in `ingredients`, concatenated."""
     rows = LocalDatasets().load("ingredients", split="train")
     texts = (
         message["content"] + "\n" for at in range(len(rows)) for message in rows[at]["messages"]
@@ -120,6 +125,6 @@ def _text(model: str) -> Tokens:
     return np.concatenate([tokenizer(model).encode(text) for text in texts])
 
 
-def _cut(model: str, rng: np.random.Generator, length: int) -> Tokens:
+def _random_excerpt(model: str, rng: np.random.Generator, length: int) -> Tokens:
     start = int(rng.integers(len(_text(model)) - length))
     return _text(model)[start : start + length]

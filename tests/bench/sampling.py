@@ -1,4 +1,4 @@
-"""Sampling: completions of long prompts, many at once and one alone, against transformers."""
+"""Sampling from long prompts, many completions at once and a single one, against transformers."""
 
 from __future__ import annotations
 
@@ -11,92 +11,97 @@ import numpy as np
 from kitchen.ports.sampling import Sampler
 from kitchen.types import Sampled, Tokens
 from tests.bench import kitchen_side, rows, trl_side
-from tests.bench.contest import Contest, Goal, Same, hold
-from tests.bench.results import Order, Result
+from tests.bench.agreement import AgreementCheck
+from tests.bench.benchmark import Benchmark, run_benchmark
+from tests.bench.outcome import Target
+from tests.bench.results import Options, Result
 from tests.bench.turns import Setup, Turns
 
 LENGTH = 64  # tokens of a completion
-DRAWN = {"float32": 1e-4, "bfloat16": 0.1}  # nats; mean absolute difference
-BIAS = 0.02  # nats; mean difference
+LOGPROB_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}  # nats; mean absolute difference
+MAX_BIAS = 0.02  # nats; mean difference
 PAIRS = {1: 8, 32: 3}  # by number of completions per step
-ABOUT = (
-    "each step has prompts of its own, of 256 tokens; temperature 1, nothing cut off; tokens are "
-    "those that were "
-    "written: generate() does not stop before 64, ours may, which the tokens a second allow for",
-    "scored: the mean log-probability of the prompts of the first step, nats; greedy: as many "
-    "completions of them "
-    "as are timed, the share of tokens that differ, which in bfloat16 says nothing; both before "
-    "the clock; so are "
-    "completions drawn at temperature 1: what they say they were drawn with is on average, either "
-    "way, within "
-    f"{DRAWN['float32']} nats a token (bfloat16: {DRAWN['bfloat16']}) of what the same weights "
-    "score them with, "
-    f"and on the whole within {BIAS}",
+NOTES = (
+    "Each step has new prompts of 256 tokens. Temperature 1, without top-k or top-p. Only "
+    "generated tokens count. generate() always generates 64; the kitchen may stop earlier, and "
+    "tokens/s takes that into account.",
+    "Checked before the measurement, on the prompts of the first step: their mean log-probability "
+    'in nats ("scored"), and the fraction of tokens in which greedy completions differ ("greedy", '
+    "in float32 only). Log-probabilities reported for sampled completions must match scored ones "
+    f"within {LOGPROB_TOLERANCE['float32']} nats per token on average (bfloat16: "
+    f"{LOGPROB_TOLERANCE['bfloat16']}), with a bias of at most {MAX_BIAS}.",
 )
 
 
-def sampling(order: Order, prompts: int, count: int, dtype: str) -> Result:
+def sampling(options: Options, prompts: int, count: int, dtype: str) -> Result:
     """Compare tokens per second of `count` completions of each prompt."""
-    alone = prompts * count == 1
-    setup = order.setup(PAIRS[prompts * count], dtype)
-    asked = Asked(setup, prompts, count)
-    return hold(
-        Contest(
+    single = prompts * count == 1
+    setup = options.setup(PAIRS[prompts * count], dtype)
+    workload = SamplingWorkload(setup, prompts, count)
+    checks: tuple[AgreementCheck, ...] = (AgreementCheck("scored", 0.1),)
+    if dtype == "float32":
+        checks = (AgreementCheck("scored", 1e-3), AgreementCheck("greedy", 0.01))
+    return run_benchmark(
+        Benchmark(
             f"sampling_{prompts * count}_{dtype}",
             f"Sampling, {prompts} × {count} completions, 256 + 64 tokens, {dtype}",
-            KitchenSampling(asked),
-            (Generate(asked), Generate(asked, "generate() merged", merged=True)),
-            (Same("scored", 1e-3), Same("greedy", 0.01))
-            if dtype == "float32"
-            else (Same("scored", 0.1),),
-            Goal(1.3, 2.0) if alone else Goal(2.5, 4.0),
-            about=ABOUT,
+            KitchenSampling(workload),
+            (
+                TransformersSampling(workload),
+                TransformersSampling(workload, "generate() merged", merged=True),
+            ),
+            checks,
+            Target(1.3, 2.0) if single else Target(2.5, 4.0),
+            notes=NOTES,
         ),
-        order,
+        options,
         setup.steps,
     )
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The prompts and sampling options of a step."""
+class SamplingWorkload:
+    """The prompts of each step, and the number of completions of each prompt."""
 
     setup: Setup
     prompts: int
     count: int
 
     def steps(self) -> list[Sequence[Tokens]]:
-        found = rows.prompts(self.setup, self.setup.steps * self.prompts)
-        return [found[start : start + self.prompts] for start in range(0, len(found), self.prompts)]
+        prompts = rows.prompts(self.setup, self.setup.steps * self.prompts)
+        starts = range(0, len(prompts), self.prompts)
+        return [prompts[start : start + self.prompts] for start in starts]
 
 
 @dataclass(frozen=True)
 class KitchenSampling:
-    """The local engine: one request per prompt, all made before the first is awaited."""
+    """The local engine: one request per prompt, all submitted before the first is awaited."""
 
-    asked: Asked
+    workload: SamplingWorkload
     name: str = "kitchen"
 
     def run(self, turns: Turns) -> None:
-        opened = kitchen_side.session(kitchen_side.client(self.asked.setup), self.asked.setup)
-        sampler = opened.snapshot().result()
-        first, count = self.asked.steps()[0], self.asked.count
+        setup, count = self.workload.setup, self.workload.count
+        session = kitchen_side.session(kitchen_side.client(setup), setup)
+        sampler = session.snapshot().result()
+        first_prompts = self.workload.steps()[0]
         turns.loaded()
-        found = [future.result()[1:] for future in [sampler.logprobs(prompt) for prompt in first]]
-        greedy = self._drawn(sampler, first, count, temperature=0.0)
-        same = {
-            "scored": float(np.concatenate(found).mean()),
-            "greedy": [one.tokens.tolist() for one in greedy],
+        scores = [sampler.logprobs(prompt) for prompt in first_prompts]
+        greedy = self._sample(sampler, first_prompts, count, temperature=0.0)
+        agreement = {
+            "scored": float(np.concatenate([score.result()[1:] for score in scores]).mean()),
+            "greedy": [completion.tokens.tolist() for completion in greedy],
         }
-        drawn = self._drawn_as_scored(sampler, first)
-        for number, prompts in enumerate(self.asked.steps()):
+        logprob_errors = self._logprob_errors(sampler, first_prompts)
+        for number, prompts in enumerate(self.workload.steps()):
             turns.wait()
-            written = self._drawn(sampler, prompts, count, seed=number)
+            completions = self._sample(sampler, prompts, count, seed=number)
             turns.stop()
-            turns.tell(tokens=sum(len(one.tokens) for one in written), **same, **drawn)
+            generated = sum(len(completion.tokens) for completion in completions)
+            turns.report(tokens=generated, **agreement, **logprob_errors)
 
     @staticmethod
-    def _drawn(
+    def _sample(
         sampler: Sampler,
         prompts: Sequence[Tokens],
         count: int,
@@ -110,89 +115,93 @@ class KitchenSampling:
             )
             for prompt in prompts
         ]
-        return [one for future in futures for one in future.result()]
+        return [completion for future in futures for completion in future.result()]
 
-    def _drawn_as_scored(self, sampler: Sampler, prompts: Sequence[Tokens]) -> dict[str, float]:
-        """Return the gap between sampled and scored log-probabilities, in nats per token."""
-        drawn = self._drawn(sampler, prompts, self.asked.count)
-        both = list(
-            zip([prompt for prompt in prompts for _ in range(self.asked.count)], drawn, strict=True)
-        )
-        scored = [sampler.logprobs(np.concatenate([prompt, one.tokens])) for prompt, one in both]
-        gap = np.concatenate(
-            [
-                one.logprobs - found.result()[len(prompt) :]
-                for (prompt, one), found in zip(both, scored, strict=True)
-            ]
-        )
-        off, more = float(np.abs(gap).mean()), float(gap.mean())
-        if not (off <= DRAWN[self.asked.setup.dtype] and abs(more) <= BIAS):
+    def _logprob_errors(self, sampler: Sampler, prompts: Sequence[Tokens]) -> dict[str, float]:
+        """Compare reported with scored log-probabilities, in nats per token."""
+        completions = self._sample(sampler, prompts, self.workload.count)
+        repeated_prompts = [prompt for prompt in prompts for _ in range(self.workload.count)]
+        pairs = list(zip(repeated_prompts, completions, strict=True))
+        scores = [
+            sampler.logprobs(np.concatenate([prompt, completion.tokens]))
+            for prompt, completion in pairs
+        ]
+        differences = [
+            completion.logprobs - score.result()[len(prompt) :]
+            for (prompt, completion), score in zip(pairs, scores, strict=True)
+        ]
+        all_differences = np.concatenate(differences)
+        error, bias = float(np.abs(all_differences).mean()), float(all_differences.mean())
+        tolerance = LOGPROB_TOLERANCE[self.workload.setup.dtype]
+        if not (error <= tolerance and abs(bias) <= MAX_BIAS):
             raise RuntimeError(
-                f"completions say they were drawn with log-probabilities that are {off:.4f} nats a "
-                f"token off, and {more:+.4f} on the whole"
+                "the reported log-probabilities of completions differ from scored ones by "
+                f"{error:.4f} nats per token on average (bias {bias:+.4f})"
             )
-        return {"drawn_off": off, "drawn_more": more}
+        return {"drawn_off": error, "drawn_more": bias}
 
 
 @dataclass(frozen=True)
-class Generate:
+class TransformersSampling:
     """transformers: one call of generate() for all sequences."""
 
-    asked: Asked
+    workload: SamplingWorkload
     name: str = "generate()"
-    merged: bool = False  # LoRA added into the weights
+    merged: bool = False  # LoRA merged into the weights
 
     def run(self, turns: Turns) -> None:
         import torch
 
-        torch.manual_seed(self.asked.setup.seed)
+        torch.manual_seed(self.workload.setup.seed)
         model = self._model()
-        first, count = self.asked.steps()[0], self.asked.count
+        first_prompts, count = self.workload.steps()[0], self.workload.count
         turns.loaded()
-        same = {
-            "scored": self._scored(model, first),
-            "greedy": self._written(model, first, count, do_sample=False),
+        agreement = {
+            "scored": self._mean_logprob(model, first_prompts),
+            "greedy": self._generate(model, first_prompts, count, do_sample=False),
         }
-        for prompts in self.asked.steps():
+        for prompts in self.workload.steps():
             turns.wait()
-            written = self._written(
+            completions = self._generate(
                 model, prompts, count, do_sample=True, temperature=1.0, top_k=0, top_p=1.0
             )
             turns.stop()
-            turns.tell(tokens=sum(map(len, written)), **same)
+            turns.report(tokens=sum(map(len, completions)), **agreement)
 
     @staticmethod
-    def _scored(model: Any, prompts: Sequence[Tokens]) -> float:
+    def _mean_logprob(model: Any, prompts: Sequence[Tokens]) -> float:
         import torch
 
         ids = torch.from_numpy(np.stack(prompts)).to(model.device)
         with torch.inference_mode():
-            found = torch.log_softmax(model(input_ids=ids).logits[:, :-1].float(), -1)
-        return float(found.gather(2, ids[:, 1:, None]).mean())
+            logprobs = torch.log_softmax(model(input_ids=ids).logits[:, :-1].float(), -1)
+        return float(logprobs.gather(2, ids[:, 1:, None]).mean())
 
     def _model(self) -> Any:
         from peft import PeftModel
 
-        setup = self.asked.setup
+        setup = self.workload.setup
         model: Any = PeftModel.from_pretrained(
             trl_side.base_model(setup), str(setup.folder / kitchen_side.START)
         )
         model = model.merge_and_unload() if self.merged else model
-        model.generation_config.eos_token_id = None  # so that none stops early
+        model.generation_config.eos_token_id = None  # no completion stops early
         return model.eval()
 
     @staticmethod
-    def _written(model: Any, prompts: Sequence[Tokens], count: int, **how: Any) -> list[list[int]]:
+    def _generate(
+        model: Any, prompts: Sequence[Tokens], count: int, **options: Any
+    ) -> list[list[int]]:
         import torch
 
         ids = torch.from_numpy(np.stack(prompts).repeat(count, 0)).to(model.device)
         with torch.inference_mode():
-            out = model.generate(
+            output = model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=LENGTH,
                 pad_token_id=0,
-                **how,
+                **options,
             )
-        found: list[list[int]] = out[:, ids.shape[1] :].tolist()
-        return found
+        completions: list[list[int]] = output[:, ids.shape[1] :].tolist()
+        return completions

@@ -1,6 +1,6 @@
-"""TRL's trainers as every benchmark opens them.
+"""TRL's trainers with the settings of all benchmarks.
 
-The same weights, the same AdamW, data in order, and steps on demand.
+They have the same weights, the same AdamW and the same order of data, and step on request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.bench.turns import Setup, Turns, Values
 
 
 def base_model(setup: Setup) -> Any:
-    """Load the base model and touch every weight, since files are read into memory lazily."""
+    """Load the base model and run it once, since weights are read from disk lazily."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -35,9 +35,9 @@ def fast_tokenizer(setup: Setup) -> Any:
 
 
 def settings(setup: Setup, batch: int, accumulate: int = 1) -> dict[str, Any]:
-    """Return options for any TRL config: no evaluation, saving or reports.
+    """Return options for any TRL config, without evaluation, saving and reports.
 
-    With bfloat16, the weights have that format; autocast is off.
+    In bfloat16, the weights have that type and autocast is off.
     """
     return {
         "output_dir": str(setup.folder / "trl"),
@@ -62,7 +62,7 @@ def settings(setup: Setup, batch: int, accumulate: int = 1) -> dict[str, Any]:
         "report_to": "none",
         "disable_tqdm": True,
         "logging_strategy": "steps",
-        "logging_steps": 1,  # after the clock has stopped
+        "logging_steps": 1,  # outside the measured time
         "dataloader_pin_memory": False,
     }
 
@@ -76,7 +76,7 @@ def lora_config(setup: Setup) -> Any:
 
 
 def train(trainer: Any, setup: Setup, turns: Turns, reported: Callable[[], Values] = dict) -> None:
-    """Run `trainer.train()`, each step on demand; `extra` adds to the report of the last step."""
+    """Run `trainer.train()`, one step per turn; `reported` adds values to each report."""
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
     from transformers import PrinterCallback
@@ -94,7 +94,7 @@ def _stepper(turns: Turns, reported: Callable[[], Values]) -> Any:
     from transformers import TrainerCallback
 
     class Stepper(TrainerCallback):
-        """A callback that holds the trainer's loop before every step."""
+        """A callback that waits for this side's turn before every step."""
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             turns.wait()
@@ -110,7 +110,7 @@ def _stepper(turns: Turns, reported: Callable[[], Values]) -> Any:
             logs: Mapping[str, float] | None = None,
             **kwargs: Any,
         ) -> None:
-            if logs and "loss" in logs:  # the last of all logs is a summary
-                turns.tell(loss=logs["loss"], grad_norm=logs["grad_norm"], **reported())
+            if logs and "loss" in logs:  # the last entry is a summary without it
+                turns.report(loss=logs["loss"], grad_norm=logs["grad_norm"], **reported())
 
     return Stepper()

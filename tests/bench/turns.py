@@ -1,4 +1,4 @@
-"""A side of a benchmark, and its end of the pipe: wait, take one step, report."""
+"""The side of a benchmark, and its connection to the process that takes the time."""
 
 from __future__ import annotations
 
@@ -8,68 +8,69 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.bench.memory import cuda, peak_mb, settle
+from tests.bench.memory import cuda, peak_mb, reset_peak
 
 MODEL = "packaged:smollm2-135m-instruct"
-Values = Mapping[str, Any]  # plain numbers and lists: they travel through a pipe
+Values = Mapping[str, Any]  # plain numbers and lists: they are sent through a pipe
 
 
-class Over(Exception):
-    """Raised when there are no more turns."""
+class Finished(Exception):
+    """Raised when no more steps are requested."""
 
 
 class Turns:
-    """The turns of one process: it steps only when it is asked to."""
+    """The turns of one side: it takes a step only when the parent process requests one."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._loaded_mb = 0.0
 
     def loaded(self) -> None:
-        """Mark the weights as loaded: memory from here on belongs to the benchmark."""
-        self._loaded_mb = settle()
+        """Record the memory in use once the weights are loaded; it is subtracted from the peak."""
+        self._loaded_mb = reset_peak()
 
     def wait(self) -> None:
-        """Wait for this side's turn, with nothing running here; raises Over."""
+        """Wait for this side's turn; raises Finished after the last one."""
         self._pipe.send(("ready", {}))
         if self._pipe.recv() != "go":
-            raise Over
+            raise Finished
 
     def stop(self) -> None:
-        """Stop the clock once the step is over, on the device too."""
+        """Stop the clock after the step, once the device is synchronised."""
         if (device := cuda()) is not None:
             device.synchronize()
         self._pipe.send(("done", {}))
 
-    def tell(self, **values: Any) -> None:
+    def report(self, **values: Any) -> None:
+        """Send the values of the step, with its peak memory."""
         self._pipe.send(("report", {"peak_mb": peak_mb() - self._loaded_mb, **values}))
 
 
 class Side(Protocol):
-    """One side of a comparison, in its own process. It must be picklable."""
+    """One side of a benchmark. It must be picklable, as it runs in a process of its own."""
 
     @property
     def name(self) -> str: ...
     def run(self, turns: Turns) -> None:
-        """Load and call `turns.loaded`; then per step `wait`, the step, `stop`, `tell`."""
+        """Load and call `turns.loaded`; then for each step `wait`, the step, `stop`, `report`."""
         ...
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The parts of a benchmark that all sides share."""
+    """The settings of a benchmark that all sides share."""
 
-    folder: Path  # of this run: the start weights, logs
+    folder: Path  # the start weights and logs of this run
     seed: int = 0
-    steps: int = 7  # number of steps, for which there must be data
+    steps: int = 7
     dtype: str = "float32"  # of the base model
-    model: str = MODEL  # as the local hub knows it
+    model: str = MODEL  # a name that LocalHub resolves
     device: str = "cpu"  # or cuda
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step as the parent process saw it."""
+    """One step as the parent process measured it."""
 
     seconds: float
     values: Values = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""One process per side, driven step by step by the process with the clock."""
+"""One process per side, which takes a step when the parent process requests it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from tests.bench.turns import Over, Side, Step, Turns, Values
+from tests.bench.turns import Finished, Side, Step, Turns, Values
 
-PATIENCE = 10.0  # seconds that a process has to end
+EXIT_TIMEOUT = 10.0  # seconds
 
 
 class Worker:
-    """The parent's end of a side: starts its process and gives it its turns."""
+    """The process of a side, as seen by the parent, which starts it and requests steps."""
 
     def __init__(self, side: Side, logs: Path) -> None:
-        # each side sets up torch and its threads for itself
+        # each side configures torch and its threads itself
         context = multiprocessing.get_context("spawn")
         self.name, self._log = side.name, logs / f"{side.name.replace(' ', '-')}.log"
         self._pipe, theirs = context.Pipe()
@@ -46,13 +46,13 @@ class Worker:
         return self._process.pid
 
     def ready(self) -> None:
-        """Wait until the side has loaded, or has cleaned up after its step."""
+        """Wait until the side is ready for its next step."""
         self._expect("ready")
 
     def step(self) -> Step:
-        """Run one step; then wait until the process is quiet again."""
+        """Run and time one step; then wait until the side is ready again."""
         started = perf_counter()
-        with suppress(OSError):  # it ended during another side's turn; `_expect` raises its error
+        with suppress(OSError):  # the process has ended; `_expect` raises its error
             self._pipe.send("go")
         self._expect("done")
         seconds = perf_counter() - started
@@ -61,10 +61,10 @@ class Worker:
         return Step(seconds, values)
 
     def close(self) -> None:
-        with suppress(OSError):  # it has ended by itself
+        with suppress(OSError):  # the process has ended already
             self._pipe.send("over")
-        self._process.join(PATIENCE)
-        if self._process.is_alive():  # in the middle of a step
+        self._process.join(EXIT_TIMEOUT)
+        if self._process.is_alive():  # it is still in a step
             self._process.terminate()
             self._process.join()
         self._pipe.close()
@@ -73,21 +73,21 @@ class Worker:
         try:
             word, values = self._pipe.recv()
         except (EOFError, OSError):
-            self._process.join(PATIENCE)
+            self._process.join(EXIT_TIMEOUT)
             raise RuntimeError(
                 f"{self.name}: its process ended with exit code {self._process.exitcode} "
-                f"(-9: out of memory?); its log is\n{self._tail()}"
+                f"(-9: out of memory?); its log is\n{self._end_of_log()}"
             ) from None
         if word == "failed":
             raise RuntimeError(
-                f"{self.name}:\n{values['why']}\nThe end of its log:\n{self._tail()}"
+                f"{self.name}:\n{values['why']}\nThe end of its log:\n{self._end_of_log()}"
             )
         if word != wanted:
             raise RuntimeError(f"{self.name} sent {word!r} instead of {wanted!r}")
-        found: Values = values
-        return found
+        received: Values = values
+        return received
 
-    def _tail(self) -> str:
+    def _end_of_log(self) -> str:
         return (
             "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             if self._log.is_file()
@@ -96,7 +96,7 @@ class Worker:
 
 
 def _serve(side: Side, pipe: Connection, log: Path) -> None:
-    """Run a side; output of libraries goes to the log."""
+    """Run a side, with its output redirected to the log."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -104,7 +104,7 @@ def _serve(side: Side, pipe: Connection, log: Path) -> None:
     try:
         side.run(turns)
         turns.wait()
-    except Over:
+    except Finished:
         return
-    except BaseException:  # noqa: BLE001 the parent raises it
+    except BaseException:  # noqa: BLE001 the parent raises an error with it
         pipe.send(("failed", {"why": traceback.format_exc()}))
