@@ -45,8 +45,8 @@ def rl_step(options: Options, dtype: str = "float32") -> Result:
             notes=(
                 "each side samples its own completions at temperature 1, so texts and rewards "
                 "differ. The prompt tokens and the lengths of completions must be equal, and "
-                "their mean log-probabilities similar. The benchmark rl compares updates on the same "
-                "completions, and the sampling benchmarks compare greedy completions.",
+                "their mean log-probabilities similar. The benchmark rl compares updates on the "
+                "same completions, and the sampling benchmarks compare greedy completions.",
                 "every completion has 64 tokens: TRL sets min_new_tokens, and our tokenizer has no "
                 "end token",
                 "tokens: those of 16 sequences, with prompts; generation: seconds until all "
