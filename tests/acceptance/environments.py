@@ -1,4 +1,4 @@
-"""Virtual environments for packages that must not be mixed with ours."""
+"""Virtual environments for packages that must be isolated from ours."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 BUILD = Path(__file__).parents[2] / "build"
-TORCH = "torch==2.13.0"  # installed first: a looser requirement would install CUDA too
+TORCH = "torch==2.13.0"  # installed first, as looser requirements would install the CUDA build
 
 
-def environment(name: str, pins: str, fill: Callable[[Path], None]) -> Path:
-    """Create build/NAME/venv, once for these pins, as it takes minutes; return its Python."""
+def environment(name: str, pins: str, install_packages: Callable[[Path], None]) -> Path:
+    """Create build/NAME/venv unless it exists with these pins; return its Python."""
     python, ready = BUILD / name / "venv/bin/python", BUILD / name / "ready"
     if not ready.exists() or ready.read_text() != pins:
         venv.create(BUILD / name / "venv", clear=True, with_pip=True)
         install(python, TORCH)
-        fill(python)
+        install_packages(python)
         ready.write_text(pins)
     return python
 
@@ -28,13 +28,13 @@ def install(python: Path, *requirements: str) -> None:
 
 
 def run(python: Path, *arguments: str) -> str:
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(python), *arguments], check=True, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
     )
-    return done.stdout
+    return completed.stdout
 
 
-def needed(
+def requirements_of(
     python: Path, package: str, extras: Sequence[str], excluded: Sequence[str] = ()
 ) -> list[str]:
     """Return the requirements of an installed package with these extras."""

@@ -2,8 +2,8 @@
 
 python -m tests.acceptance.load [--minutes 5] [--sampling 64] [--training 4]
 
-Each client has its own session at a `kitchen serve` with a tiny model. Prints a table; exits with 1
-if an answer was lost or wrong, or if the memory of the server grew.
+Each client has its own session with a `kitchen serve` of a tiny model. Prints a table; exits with 1
+if a response was lost or wrong, or if the memory of the server grew.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.acceptance.server import KEY, served
+from tests.acceptance.server import KEY, serving
 from tests.support.tiny_model import tiny_model
 
-GROWTH = 1.1  # of the server's memory, from the first third of the time to the last
-SNAPSHOTS = 8  # one of this many sampling clients samples from its own weights
+MAX_GROWTH = 1.1  # of the server's memory, from the first third of the test to the last
+SNAPSHOT_EVERY = 8  # every 8th sampling client samples from weights that it trained
 
 
 @dataclass(frozen=True)
@@ -44,56 +44,57 @@ def main() -> int:
     parser.add_argument("--sampling", type=int, default=64)
     parser.add_argument("--training", type=int, default=4)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        model = f"path:{tiny_model(Path(place) / 'tiny', context=512)}"
-        with served(Path(place), "--model", model) as (url, pid):
+    with tempfile.TemporaryDirectory() as folder:
+        model = f"path:{tiny_model(Path(folder) / 'tiny', context=512)}"
+        with serving(Path(folder), "--model", model) as (url, pid):
             reports, memory = _load(pid, url, model, options)
     return _summarise(reports, memory, options)
 
 
 def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Report], list[float]]:
     """Return each client's report, and the server's memory in MB once a second."""
-    until = time.time() + 60 * options.minutes
+    deadline = time.time() + 60 * options.minutes
     kinds = [_sample] * options.sampling + [_train] * options.training
     memory: list[float] = []
     with ThreadPool(len(kinds)) as pool:
         pending = [
-            pool.apply_async(kind, (url, model, number, until)) for number, kind in enumerate(kinds)
+            pool.apply_async(kind, (url, model, number, deadline))
+            for number, kind in enumerate(kinds)
         ]
-        while time.time() < until:
+        while time.time() < deadline:
             memory.append(_memory(pid))
             time.sleep(1)  # the interval of the memory samples
         return [report.get(300) for report in pending], memory
 
 
-def _sample(url: str, model: str, number: int, until: float) -> Report:
-    """Repeat one request to the model or a snapshot; its answer must not change."""
+def _sample(url: str, model: str, number: int, deadline: float) -> Report:
+    """Repeat one request to the model or to a snapshot; the response must not change."""
     from tinker import ServiceClient, types
 
     done = wrong = 0
     slowest = 0.0
     prompt = types.ModelInput.from_ints([3 + number % 50, 5, 7])
     with ServiceClient(base_url=url, api_key=KEY) as service:
-        if number % SNAPSHOTS:
+        if number % SNAPSHOT_EVERY:
             sampler = service.create_sampling_client(base_model=model).result()
         else:
             sampler = (
                 _trained(service, model, number).save_weights_and_get_sampling_client().result()
             )
         first: list[int] = []
-        while time.time() < until:
-            began = time.perf_counter()
-            answer = sampler.sample(
+        while time.time() < deadline:
+            started = time.perf_counter()
+            response = sampler.sample(
                 prompt, 1, types.SamplingParams(max_tokens=16, seed=number)
             ).result()
-            slowest = max(slowest, time.perf_counter() - began)
-            tokens = list(answer.sequences[0].tokens)
+            slowest = max(slowest, time.perf_counter() - started)
+            tokens = list(response.sequences[0].tokens)
             first = first or tokens
             done, wrong = done + 1, wrong + (tokens != first)
     return Report("sampling", done, wrong, slowest)
 
 
-def _train(url: str, model: str, number: int, until: float) -> Report:
+def _train(url: str, model: str, number: int, deadline: float) -> Report:
     """Take steps on the same data; the loss must stay below its first value."""
     from tinker import ServiceClient, types
 
@@ -102,12 +103,12 @@ def _train(url: str, model: str, number: int, until: float) -> Report:
     with ServiceClient(base_url=url, api_key=KEY) as service:
         training, datum = _trained(service, model, number), _datum()
         first = training.forward([datum], "cross_entropy").result().metrics["loss:sum"]
-        while time.time() < until:
-            began = time.perf_counter()
+        while time.time() < deadline:
+            started = time.perf_counter()
             future = training.forward_backward([datum], "cross_entropy")
             training.optim_step(types.AdamParams(learning_rate=0.001)).result()
             loss = future.result().metrics["loss:sum"]
-            slowest = max(slowest, time.perf_counter() - began)
+            slowest = max(slowest, time.perf_counter() - started)
             done, wrong = done + 1, wrong + (not loss <= first)
     return Report("training", done, wrong, slowest)
 
@@ -135,14 +136,14 @@ def _datum() -> Any:
 
 def _memory(pid: int) -> float:
     """Return the resident memory of a process in MB."""
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
+    match = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(match[1]) / 1024 if match else 0.0
 
 
 def _summarise(reports: list[Report], memory: list[float], options: Any) -> int:
     third = max(len(memory) // 3, 1)
     early, late = max(memory[:third]), max(memory[-third:])
-    table = Table("clients", "of kind", "requests", "wrong", "slowest, s")
+    table = Table("clients", "kind", "requests", "wrong", "slowest, s")
     for kind in ("sampling", "training"):
         of_kind = [report for report in reports if report.kind == kind]
         table.add_row(
@@ -160,7 +161,7 @@ def _summarise(reports: list[Report], memory: list[float], options: Any) -> int:
     )
     idle = any(not report.done for report in reports)
     wrong = any(report.wrong for report in reports)
-    return int(idle or wrong or late > GROWTH * early)
+    return int(idle or wrong or late > MAX_GROWTH * early)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-KEY = "tml-of-the-acceptance"
+KEY = "tml-acceptance-test"
 
 
 @contextmanager
-def served(place: Path, *options: str) -> Iterator[tuple[str, int]]:
-    """Start a server, with its records and log in a folder; yield its URL and its process id.
+def serving(folder: Path, *options: str) -> Iterator[tuple[str, int]]:
+    """Start a server with its records and log in a folder; yield its URL and process id.
 
-    Clients send KEY.
+    Clients must send KEY.
     """
-    log = (place / "served.log").open("w")
+    log = (folder / "served.log").open("w")
     server = subprocess.Popen(
         [
             sys.executable,
@@ -32,21 +32,21 @@ def served(place: Path, *options: str) -> Iterator[tuple[str, int]]:
             "training.dtype=float32",
             *options,
         ],
-        cwd=place,
+        cwd=folder,
         env={**os.environ, "KITCHEN_SERVE_KEY": KEY, "PYTHONUNBUFFERED": "1", "COLUMNS": "300"},
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
     )
     try:
-        yield _where(server), server.pid
+        yield _read_url(server), server.pid
     finally:
         server.terminate()
         server.wait(60)
         log.close()
 
 
-def _where(server: subprocess.Popen[str]) -> str:
+def _read_url(server: subprocess.Popen[str]) -> str:
     assert server.stdout is not None
     while line := server.stdout.readline():
         if (match := re.search(r"at (http://\S+);", line)) is not None:

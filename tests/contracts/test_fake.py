@@ -1,4 +1,4 @@
-"""The fakes keep the laws of the ports that they stand in for."""
+"""The fake adapters obey the laws of their ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Hugging Face hub keeps the laws of its port, over loopback."""
+"""The Hugging Face hub obeys the laws of its port, with a server on loopback."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TestHfHub(HubLaws):
         return HfHub(FakeHub(), timeout=2)
 
 
-class TestNamesOfTheOtherHub(HubLaws):
-    """Names with a kind go to the other hub, in all methods."""
+class TestPrefixedNames(HubLaws):
+    """All methods pass names with a prefix on to the wrapped hub."""
 
     model = "fake:bigram"
     unknown_model = "fake:no-such-model"

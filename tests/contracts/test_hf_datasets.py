@@ -1,4 +1,4 @@
-"""The data sets of the Hugging Face Hub keep the laws of their port, over loopback."""
+"""Hugging Face data sets obey the laws of their port, with a server on loopback."""
 
 from __future__ import annotations
 

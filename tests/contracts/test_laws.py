@@ -1,4 +1,4 @@
-"""The laws serve third-party adapters: one subclass, and pytest reports which laws hold."""
+"""The laws test third-party adapters: a subclass runs them, and pytest reports broken ones."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kitchen.testing.blobs import BlobLaws
 
 class MyBlobs:
     def __init__(self):
-        self.memoize = {}
+        self._blobs = {}
     def read(self, name):
-        return self.memoize.get(blob_name(name))
+        return self._blobs.get(blob_name(name))
     def write(self, name, data):
-        self.memoize[blob_name(name)] = data
+        self._blobs[blob_name(name)] = data
     def list(self, prefix=""):
-        return sorted(name for name in self.memoize if name.startswith(prefix))
+        return sorted(name for name in self._blobs if name.startswith(prefix))
     def delete(self, name):
-        self.memoize.pop(blob_name(name), None)
+        self._blobs.pop(blob_name(name), None)
     def locate(self, name):
         return "mine:" + name
 
@@ -30,7 +30,7 @@ class TestMyBlobs(BlobLaws):
 """
 
 
-def verdict(folder: Path, text: str, *options: str) -> str:
+def run_pytest(folder: Path, text: str, *options: str) -> str:
     (folder / "test_mine.py").write_text(text)
     arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), *options, "test_mine.py"]
     root = str(Path(__file__).parents[2])
@@ -44,13 +44,13 @@ def verdict(folder: Path, text: str, *options: str) -> str:
 
 
 def test_a_third_party_adapter_passes_the_laws(tmp_path: Path) -> None:
-    last = verdict(tmp_path, ADAPTER).strip().splitlines()[-1]
+    last = run_pytest(tmp_path, ADAPTER).strip().splitlines()[-1]
     assert "passed" in last
     assert "failed" not in last
 
 
 def test_broken_laws_are_named(tmp_path: Path) -> None:
-    output = verdict(
+    output = run_pytest(
         tmp_path,
         ADAPTER.replace("sorted(", "list(").replace("blob_name(name)] = data", "name] = data"),
     )
@@ -59,7 +59,7 @@ def test_broken_laws_are_named(tmp_path: Path) -> None:
     assert "test_the_last_write_wins" not in output
 
 
-def test_a_missing_method_says_what_to_write(tmp_path: Path) -> None:
+def test_a_missing_hook_is_named_with_its_signature(tmp_path: Path) -> None:
     hooks = {
         "blobs": "BlobLaws",
         "datasets": "DatasetLaws",
@@ -70,7 +70,9 @@ def test_a_missing_method_says_what_to_write(tmp_path: Path) -> None:
         f"from kitchen.testing.{module} import {laws}\nclass Test{laws}({laws}): pass\n"
         for module, laws in hooks.items()
     ]
-    output = verdict(tmp_path, "".join(lines), "-k", "twice or order or unknown_name or fetching")
+    output = run_pytest(
+        tmp_path, "".join(lines), "-k", "twice or order or unknown_name or fetching"
+    )
     assert "passed" not in output.splitlines()[-1]
     for laws in hooks.values():
         assert f"Test{laws} must say which adapter the laws are for" in output

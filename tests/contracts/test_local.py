@@ -1,4 +1,4 @@
-"""The local adapters keep the laws of their ports."""
+"""The local adapters obey the laws of their ports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class TestLocalBlobs(BlobLaws):
 class TestFsspecMemory(BlobLaws):
     def store(self, tmp_path: Path) -> FsspecBlobs:
         pytest.importorskip("fsspec")
-        return FsspecBlobs(f"memory://{uuid4().hex}")  # the memory is one for the whole process
+        return FsspecBlobs(
+            f"memory://{uuid4().hex}"
+        )  # all memory:// paths of a process share a store
 
 
 class TestFsspecFolder(BlobLaws):
@@ -74,7 +76,7 @@ class TestLocalHub(HubLaws):
 
     @pytest.fixture(autouse=True)
     def _folder(self) -> None:
-        self._models = FakeHub()  # its temporary folder is a folder like any other
+        self._models = FakeHub()
         self.model = f"path:{self._models.fetch('fake/bigram')}"
 
     def hub(self, tmp_path: Path) -> LocalHub:

@@ -1,4 +1,4 @@
-"""The local PEFT adapter keeps the laws, on a Llama of two layers that is made on the spot."""
+"""The local PEFT adapter obeys the laws of its port, on a generated Llama with two layers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TestFloat32(TrainingLaws):
 
 @pytest.mark.slow
 class TestBfloat16(TestFloat32):
-    """The base model in bfloat16, the LoRA weights in float32: coarser tolerances."""
+    """A base model in bfloat16 with LoRA weights in float32, and larger tolerances."""
 
     dtype = "bfloat16"
     agreement = rounding = 2e-2
@@ -75,7 +75,7 @@ class TestFourBit(TestCudaBfloat16):
     quantization = "4bit"
     agreement = 3e-2
 
-    # the sum of both, in 4 bits again, is rounded elsewhere
+    # merged weights are quantized again, which rounds them differently
     @pytest.mark.parametrize("merged", [False])
     def test_exported_weights_give_the_same_logprobs(
         self,

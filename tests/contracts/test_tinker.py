@@ -1,4 +1,4 @@
-"""The Tinker adapter keeps the laws, through the official SDK and `kitchen serve`."""
+"""The Tinker adapter obeys the laws of its port, through the SDK and `kitchen serve`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def _key() -> Iterator[None]:
         yield
 
 
-LAWS_PER_CLIENT = 10  # their sessions stay open, and a server allows 64 models per client
+LAWS_PER_CLIENT = 10  # sessions stay open, and a server allows 64 models per client
 
 
 class Laws(TrainingLaws):
-    """The laws, for checkpoints whose entry in the index can be corrupted here."""
+    """The laws with a shared server, and checkpoints whose index entry can be corrupted."""
 
-    served: RunningServer
+    server: RunningServer
     blobs: FakeBlobs
     clients: list[tuple[TrainingClient, TrainingSession]]
     laws: Iterator[int]
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def _shared(cls, _served: None) -> Iterator[None]:
+    def _shared(cls, _server: None) -> Iterator[None]:
         cls.clients, cls.laws = [], count()
         yield
         for _, holder in cls.clients:
@@ -50,7 +50,7 @@ class Laws(TrainingLaws):
 
     @pytest.fixture
     def training(self, tmp_path: Path) -> TrainingClient:
-        """A client for some laws, with a session that keeps its connection open meanwhile."""
+        """A client shared by several laws, with a session that keeps its connection open."""
         if next(self.laws) % LAWS_PER_CLIENT == 0:
             for _, holder in self.clients:
                 holder.close()
@@ -65,28 +65,28 @@ class Laws(TrainingLaws):
         self.blobs.write(name, data.replace(b"tinker://", b"tinker:/-"))
 
 
-class TestOverTheFake(Laws):
+class TestFakeServer(Laws):
     rounding = agreement = 1e-5  # log-probabilities travel in float32
     curvature = 0.03
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def _served(cls) -> Iterator[None]:
+    def _server(cls) -> Iterator[None]:
         server_blobs = FakeBlobs()
-        with serving(FakeTraining(server_blobs), server_blobs) as cls.served:
+        with serving(FakeTraining(server_blobs), server_blobs) as cls.server:
             yield
 
     def client(self, tmp_path: Path) -> TrainingClient:
         type(self).blobs = FakeBlobs()
-        return ByteTinker(self.blobs, self.served.url)
+        return ByteTinker(self.blobs, self.server.url)
 
     def opened_again(self, training: TrainingClient, folder: Path) -> Sampler:
         return FakeTraining().sampler(f"path:{folder}")
 
 
 @pytest.mark.slow
-class TestOverTheEngine(Laws):
-    """The local engine behind the server, on a Llama of two layers."""
+class TestEngineServer(Laws):
+    """A server of the local engine, with a Llama of two layers."""
 
     hub: LocalHub
     unknown_model = "path:no-such-folder"
@@ -94,7 +94,7 @@ class TestOverTheEngine(Laws):
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def _served(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         from adapters.peft.client import PeftTraining
         from tests.support.tiny_model import tiny_model
 
@@ -102,14 +102,14 @@ class TestOverTheEngine(Laws):
         cls.model = f"path:{tiny_model(tmp_path_factory.mktemp('tiny'), context=cls.context)}"
         server_blobs = FakeBlobs()
         engine = PeftTraining(cls.hub, server_blobs, device="cpu", dtype="float32", threads=2)
-        with serving(engine, server_blobs, cls.hub, [cls.model]) as cls.served:
+        with serving(engine, server_blobs, cls.hub, [cls.model]) as cls.server:
             yield
 
     def client(self, tmp_path: Path) -> TrainingClient:
         from adapters.tinker.client import TinkerTraining
 
         type(self).blobs = FakeBlobs()
-        return TinkerTraining(self.hub, self.blobs, base_url=self.served.url, server="kitchen")
+        return TinkerTraining(self.hub, self.blobs, base_url=self.server.url, server="kitchen")
 
     def opened_again(self, training: TrainingClient, folder: Path) -> Sampler:
         from adapters.peft.client import PeftTraining

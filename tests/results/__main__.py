@@ -1,4 +1,4 @@
-"""`python -m tests.results [WORK...] [--seeds N]`: run what is missing, write docs/results.md."""
+"""`python -m tests.results [EXPERIMENT...] [--seeds N]`: run experiments, write docs/results.md."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ and writes this page. `results.jsonl`, next to it, has the measures of each seed
 delete its rows there and its runs in `build/results`. The GSM8K experiment needs `PREFERENCES=FILE`: a file
 of pairs, with one JSON object per line that has `prompt`, `chosen` and `rejected`.
 """
-# how the page shows the measures of results.jsonl, where their names say too little
+# labels on the page, by measure. The keys are those of published rows in results.jsonl, whose settings
+# are stamped with the digest of works.py, so they cannot be renamed there.
 LABELS = {
     "95 % of it, from": "95 % interval, lower end",
     "to": "95 % interval, upper end",
@@ -68,29 +69,36 @@ LABELS = {
     "answers cut after": "truncated answers after",
     "p of the gain": "p-value of the gain",
 }
-NOT_MEASURED = ("work", "seed", "settings", "commit", "date")
+METADATA = ("work", "seed", "settings", "commit", "date")
 HEADER = ("task and measure", "before", "after", "gain", "p by seed", "outcome")
 Row = Mapping[str, Any]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.results", description="What each recipe is shown to learn."
+        prog="python -m tests.results", description="Measure what each recipe learns."
     )
     parser.add_argument(
-        "works", nargs="*", metavar="WORK", help=f"all by default: {', '.join(WORKS)}"
+        "experiments",
+        nargs="*",
+        metavar="EXPERIMENT",
+        help=f"default: all of {', '.join(WORKS)}",
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=ROOT / "build/results")
     parser.add_argument(
-        "--preferences", type=Path, help="a JSONL file of prompt, chosen, rejected, for dpo_gsm8k"
+        "--preferences",
+        type=Path,
+        help="a JSONL file with prompt, chosen and rejected, for dpo_gsm8k",
     )
     options = parser.parse_args()
-    if unknown := [name for name in options.works if name not in WORKS]:
-        parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")
+    if unknown := [name for name in options.experiments if name not in WORKS]:
+        parser.error(f"unknown experiment {unknown[0]!r}; choose from {', '.join(WORKS)}")
     console = Console(width=120)
-    stamps = {name: settings_of(name) for name in WORKS}  # now: the code may change during a run
-    for name in options.works or WORKS:
+    stamps = {
+        name: settings_of(name) for name in WORKS
+    }  # computed before the runs, during which the code may change
+    for name in options.experiments or WORKS:
         for seed in range(options.seeds):
             if any((row["work"], row["seed"]) == (name, seed) for row in current(rows(), stamps)):
                 continue
@@ -98,7 +106,7 @@ def main() -> int:
             if WORKS[name].reads_preferences and not cooking.preferences:
                 console.print(f"{name}, seed {seed}: skipped, because it needs --preferences FILE")
                 continue
-            row = measured(name, cooking, stamps[name])
+            row = measure(name, cooking, stamps[name])
             others = [other for other in rows() if (other["work"], other["seed"]) != (name, seed)]
             write(ROWS, "".join(json.dumps(entry) + "\n" for entry in (*others, row)))
             console.print(row)
@@ -106,17 +114,17 @@ def main() -> int:
     return 0
 
 
-def measured(name: str, cooking: Cooking, stamp: str) -> Row:
-    """Run a work with one seed; return its row."""
+def measure(name: str, cooking: Cooking, stamp: str) -> Row:
+    """Run an experiment with one seed; return its row."""
     run, measures = WORKS[name].measure(cooking)
     attempts = read_run(LocalBlobs(str(cooking.root)), run.id)["attempts"]
-    measured_at = commit_of(attempts)
+    commits = commit_of(attempts)
     return {
         "work": name,
         "seed": cooking.seed,
         "settings": stamp,
-        "commit": measured_at,
-        "date": date_of(measured_at),
+        "commit": commits,
+        "date": date_of(commits),
         **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}),
         **measures,
     }
@@ -125,17 +133,17 @@ def measured(name: str, cooking: Cooking, stamp: str) -> Row:
 def current(
     rows: Sequence[Mapping[str, Any]], stamps: Mapping[str, str]
 ) -> list[Mapping[str, Any]]:
-    """Return the rows that were measured with the current settings of their work."""
+    """Return the rows that were measured with the current settings of their experiment."""
     return [row for row in rows if row.get("settings") == stamps.get(row["work"], "gone")]
 
 
 def write(file: Path, text: str) -> None:
-    """Write a file atomically, as blobs are written."""
+    """Write a file atomically."""
     LocalBlobs(str(file.parent)).write(file.name, text.encode())
 
 
 def commit_of(attempts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the commits of a run's attempts; the current one has a plus if files are changed."""
+    """Return the commits of a run's attempts; the current commit has a plus if files are changed."""
     commits = dict.fromkeys(attempt["git_commit"][:7] for attempt in attempts)
     current_commit = commit()
     return " and ".join(
@@ -144,7 +152,7 @@ def commit_of(attempts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def date_of(commits: str) -> str:
-    """Return the date of the last of some commits as YYYY-MM-DD; empty outside a repository."""
+    """Return the date of the last commit as YYYY-MM-DD, or an empty string outside a repository."""
     command = ["git", "show", "-s", "--format=%cs", commits.split()[-1].rstrip("+")]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return shown.stdout.strip()
@@ -155,7 +163,7 @@ def rows() -> Sequence[Mapping[str, Any]]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return the page in Markdown: a summary by recipe, then one table per work."""
+    """Return the page in Markdown: a summary by recipe, then one table per experiment."""
     measured = {name: _by_seed(rows, name) for name in WORKS}
     measured = {name: by_seed for name, by_seed in measured.items() if by_seed}
     recipes = dict.fromkeys(WORKS[name].recipe for name in measured)
@@ -169,7 +177,7 @@ def _by_seed(rows: Sequence[Row], name: str) -> list[Row]:
 
 
 def summary(recipe: str, measured: Mapping[str, Sequence[Row]]) -> str:
-    """Return the summary of a recipe, with a line for each headline of its works.
+    """Return the summary of a recipe, with a line for each headline of its experiments.
 
     Columns without a value are left out.
     """
@@ -186,7 +194,7 @@ def summary(recipe: str, measured: Mapping[str, Sequence[Row]]) -> str:
 
 
 def anchor(work: Work) -> str:
-    """Return the anchor of a work's table on the page."""
+    """Return the anchor of an experiment's table on the page."""
     return re.sub(r"\W+", "-", f"{work.recipe} {work.task}".lower()).strip("-")
 
 
@@ -200,7 +208,7 @@ def _headline(link: str, headline: Headline, work: Work, by_seed: Sequence[Row])
 
 
 def outcome(work: Work, by_seed: Sequence[Row]) -> str:
-    """Summarise a work: a null result, missed targets, or all targets reached."""
+    """Summarise an experiment: a null result, missed targets, or all targets reached."""
     for measure, value in work.no_effect.items():
         values = values_of(measure, by_seed)
         if len(values) > 1:
@@ -219,18 +227,18 @@ def outcome(work: Work, by_seed: Sequence[Row]) -> str:
 
 
 def goals_of(work: Work) -> Mapping[str, Goal]:
-    """Return the goals of a work, including its time."""
+    """Return the targets of an experiment, including its time."""
     return {**work.goals, "seconds": work.time}
 
 
 def values_of(measure: str, by_seed: Sequence[Row]) -> list[float]:
-    """Return the values of a measure, of the seeds that have it."""
+    """Return the values of a measure for the seeds that have it."""
     return [row[measure] for row in by_seed if measure in row]
 
 
 def table(work: Work, by_seed: Sequence[Row]) -> str:
-    """Return all measures of a work."""
-    measures = dict.fromkeys(key for row in by_seed for key in row if key not in NOT_MEASURED)
+    """Return a table of all measures of an experiment."""
+    measures = dict.fromkeys(key for row in by_seed for key in row if key not in METADATA)
     goals = goals_of(work)
     lines = [
         line(measure, values_of(measure, by_seed), goals.get(measure), len(by_seed))
@@ -261,7 +269,7 @@ def _dated_commit(row: Row) -> str:
 def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -> str:
     """Format one line of the table.
 
-    P-values, seconds and ends of intervals have no mean; their goal is for the largest value.
+    P-values, seconds and ends of intervals have no mean; their target is for the largest value.
     """
     mean = "" if has_no_mean(measure) else _mean(values)
     verdict = "" if goal is None else goal.describe(value_for_goal(measure, values))
@@ -277,7 +285,7 @@ def has_no_mean(measure: str) -> bool:
 
 
 def value_for_goal(measure: str, values: Sequence[float]) -> float:
-    """Return the value that a goal is compared with: the largest, or the mean."""
+    """Return the value that a target is compared with: the largest, or the mean."""
     return max(values) if has_no_mean(measure) else math.fsum(values) / len(values)
 
 

@@ -1,4 +1,4 @@
-"""The results harness, on the fake."""
+"""Experiments behind the results page, on the fake adapter."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_page_has_the_date_of_each_commit() -> None:
     assert "Commits: seed 0: abc (2026-11-25)." in page([row])
 
 
-def test_the_dates_of_the_record_are_those_of_its_commits() -> None:
+def test_recorded_dates_are_those_of_the_commits() -> None:
     for row in rows():
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", row["date"]), row
         assert date_of(row["commit"]) in ("", row["date"]), row  # "": not in this repository
@@ -70,7 +70,7 @@ def test_a_summary_leaves_out_empty_columns() -> None:
     assert "| task and measure | after | outcome |\n| --- | --- | --- |" in page([row])
 
 
-def test_goals_compare_the_mean_and_of_p_values_the_largest() -> None:
+def test_targets_use_the_mean_or_the_largest_p_value() -> None:
     rows = [
         {
             "work": "rl",
@@ -110,7 +110,7 @@ def test_rows_with_other_settings_are_measured_again() -> None:
     assert len(set(stamps.values())) == len(WORKS)
 
 
-def test_a_stamp_covers_all_settings_of_a_work() -> None:
+def test_a_stamp_covers_all_settings_of_an_experiment() -> None:
     assert {"guessing", "guessed", "GAME", "problems", "rewards", "shown", "cook"} <= parts_of(
         "guessing"
     ).keys()
@@ -118,7 +118,7 @@ def test_a_stamp_covers_all_settings_of_a_work() -> None:
     assert "guessed" not in parts_of("rl")
 
 
-def test_the_page_is_the_one_of_the_recorded_rows() -> None:
+def test_the_page_matches_the_recorded_rows() -> None:
     stamps = {name: settings_of(name) for name in WORKS}
     assert PAGE.read_text() == page(current(rows(), stamps))
 
@@ -138,29 +138,38 @@ def test_an_interval_around_no_effect_is_a_null_result() -> None:
     assert "| null result: the interval includes 0.5 |" in page(rows)
 
 
-class Half(dict[str, float]):
+class AlwaysHalf(dict[str, float]):
+    """Metrics that are all 0.5 unless they are set."""
+
     def __missing__(self, key: str) -> float:
         return 0.5
 
 
-class Planned(Cooking):
-    """A Cooking that runs nothing and only checks that recipes accept the settings."""
+class SettingsCheck(Cooking):
+    """Checks that recipes accept the settings, without running them."""
 
     def cook(
         self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None
     ) -> RunSummary:
-        made = resolve_settings(
+        resolved = resolve_settings(
             find_recipe(recipe), list(from_mapping({**settings, "seed": self.seed}, "works"))
         ).recipe
-        assert made is not None
+        assert resolved is not None
         return RunSummary(
-            f"{name}-{self.seed}", recipe, "completed", "", 1.0, Half({"data/held_out_pairs": 50.0})
+            f"{name}-{self.seed}",
+            recipe,
+            "completed",
+            "",
+            1.0,
+            AlwaysHalf({"data/held_out_pairs": 50.0}),
         )
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_recipes_take_the_settings_of_a_work(name: str, tmp_path: Path) -> None:
-    run, measures = WORKS[name].measure(Planned(tmp_path, 1, preferences=tmp_path / "pairs.jsonl"))
+def test_recipes_accept_the_settings_of_an_experiment(name: str, tmp_path: Path) -> None:
+    run, measures = WORKS[name].measure(
+        SettingsCheck(tmp_path, 1, preferences=tmp_path / "pairs.jsonl")
+    )
     assert run.id.endswith("-1")
-    assert all(0.0 <= each <= 1.0 for each in measures.values())
+    assert all(0.0 <= measure <= 1.0 for measure in measures.values())
     assert measures.keys() >= WORKS[name].goals.keys()

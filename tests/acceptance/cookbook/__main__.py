@@ -2,9 +2,9 @@
 
 python -m tests.acceptance.cookbook [CHECK...]
 
-It has a virtual environment in build/cookbook, a hub on loopback, and the packaged model under the
-names of models that it knows. Prints a table; exits with 1 if a recipe failed. The output of each
-recipe is in build/cookbook/logs.
+The cookbook runs in a virtual environment in build/cookbook, with a hub on loopback, and the server
+offers the packaged model under names that the cookbook knows. Prints a table; exits with 1 if a
+recipe failed. The output of each recipe is in build/cookbook/logs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from adapters.local.hub import LocalHub
-from tests.acceptance.cookbook.checks import CHECKS, Book
-from tests.acceptance.cookbook.hub import STUDENT, TEACHER, fill
-from tests.acceptance.environments import BUILD, TORCH, environment, install, needed
-from tests.acceptance.server import KEY, served
+from tests.acceptance.cookbook.checks import CHECKS, Cookbook
+from tests.acceptance.cookbook.hub import STUDENT, TEACHER, add_repositories
+from tests.acceptance.environments import BUILD, TORCH, environment, install, requirements_of
+from tests.acceptance.server import KEY, serving
 from tests.support.hub_server import HubServer
 
-PLACE = BUILD / "cookbook"
+FOLDER = BUILD / "cookbook"
 SDK, COOKBOOK = "tinker==0.38.0", "tinker-cookbook==0.6.1"
 # needed only for Inkling models; the required version is not on PyPI
 EXCLUDED = "tml-renderers"
@@ -43,45 +43,48 @@ def main() -> int:
     )
     chosen = parser.parse_args().checks or list(CHECKS)
     if unknown := [name for name in chosen if name not in CHECKS]:
-        parser.error(f"no check is called {unknown[0]!r}; there are: {'; '.join(CHECKS)}")
-    python, logs = environment("cookbook", f"{SDK} {COOKBOOK}", fill_up), PLACE / "logs"
+        parser.error(f"unknown check {unknown[0]!r}; choose from {'; '.join(CHECKS)}")
+    python, logs = environment("cookbook", f"{SDK} {COOKBOOK}", install_cookbook), FOLDER / "logs"
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
     hub = HubServer()
-    fill(hub, LocalHub().fetch(MODEL))
-    table, failed = Table("tinker-cookbook 0.6.1", "", "seconds", "seen"), 0
+    add_repositories(hub, LocalHub().fetch(MODEL))
+    table, failed = Table("tinker-cookbook 0.6.1", "", "seconds", "result"), 0
     with (
         tempfile.TemporaryDirectory() as folder,
-        served(
+        serving(
             Path(folder),
             "--model",
             MODEL,
             *(f"--alias={name}={MODEL}" for name in (STUDENT, TEACHER)),
         ) as (url, _),
     ):
-        book = Book(python, logs, surroundings(hub.url, url))
+        cookbook = Cookbook(python, logs, offline_environment(hub.url, url))
         for name in chosen:
             started = time.perf_counter()
             try:
-                seen, mark = CHECKS[name](book), "works"
-            except Exception as problem:  # noqa: BLE001 the other checks still run
-                seen, mark, failed = f"{type(problem).__name__}: {problem}", "FAILS", failed + 1
-            table.add_row(name, mark, f"{time.perf_counter() - started:.0f}", seen)
+                details, status = CHECKS[name](cookbook), "works"
+            except Exception as error:  # noqa: BLE001 continue with the other checks
+                details, status, failed = f"{type(error).__name__}: {error}", "FAILS", failed + 1
+            table.add_row(name, status, f"{time.perf_counter() - started:.0f}", details)
     Console(width=150).print(table)
     hub.unplug()
     return int(failed > 0)
 
 
-def fill_up(python: Path) -> None:
+def install_cookbook(python: Path) -> None:
     install(python, "--no-deps", COOKBOOK)
     install(
-        python, TORCH, SDK, *needed(python, "tinker-cookbook", ["math-rl"], excluded=[EXCLUDED])
+        python,
+        TORCH,
+        SDK,
+        *requirements_of(python, "tinker-cookbook", ["math-rl"], excluded=[EXCLUDED]),
     )
 
 
-def surroundings(hub: str, server: str) -> dict[str, str]:
-    """Return environment variables under which no other machine is used."""
-    home = str(PLACE / "logs/huggingface")
+def offline_environment(hub: str, server: str) -> dict[str, str]:
+    """Return environment variables that keep all requests on this machine."""
+    home = str(FOLDER / "logs/huggingface")
     return {
         **os.environ,
         "HF_ENDPOINT": hub,

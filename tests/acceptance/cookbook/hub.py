@@ -9,15 +9,15 @@ from typing import Any
 
 from tests.support.hub_server import HubServer
 
-# names that the cookbook has renderers for
+# the cookbook has renderers for these names
 STUDENT, TEACHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-8B"
 TOKENIZER = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 PACKAGED = Path(__file__).parents[3] / "adapters/local"
-TEXT = 400  # lines
+TEXT_ROWS = 400
 
 
-def fill(hub: HubServer, model: Path) -> None:
-    """Add a model's tokenizer under both names, and our packaged data in their formats."""
+def add_repositories(hub: HubServer, model: Path) -> None:
+    """Add the tokenizer under both model names, and our data in the format of each data set."""
     files = {name: (model / name).read_bytes() for name in TOKENIZER if (model / name).exists()}
     for name in (STUDENT, TEACHER):
         hub.repository(name, files)
@@ -30,13 +30,13 @@ def fill(hub: HubServer, model: Path) -> None:
         {"question": row["prompt"].split("?")[0] + "?", "answer": f"#### {row['completion']}"}
         for row in sums
         if row["completion"] == "3"
-    ]  # the boxed answer in the example of rl_loop's prompt
+    ]  # rl_loop's prompt has an example with the answer 3
     _data(hub, "openai/gsm8k", "main", train=prompts * 8, test=prompts)
-    story = [
-        {"text": " ".join(row["messages"][1]["content"] for row in lines[at : at + 40])}
-        for at in range(TEXT)
+    texts = [
+        {"text": " ".join(row["messages"][1]["content"] for row in lines[start : start + 40])}
+        for start in range(TEXT_ROWS)
     ]
-    _data(hub, "Salesforce/wikitext", "wikitext-103-raw-v1", train=story)
+    _data(hub, "Salesforce/wikitext", "wikitext-103-raw-v1", train=texts)
 
 
 def _rows(path: str) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def _rows(path: str) -> list[dict[str, Any]]:
 
 
 def _pairs(rows: list[dict[str, Any]]) -> Iterable[Mapping[str, str]]:
-    """Pair the right answer with the answer to another question."""
+    """Pair each right answer with the answer to another question."""
     for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
         question = f"\n\nHuman: {row['messages'][1]['content']}\n\nAssistant: "
         yield {

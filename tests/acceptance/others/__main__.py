@@ -2,7 +2,7 @@
 
 python -m tests.acceptance.others
 
-SkyRL 0.3.0 from PyPI, in a virtual environment in build/skyrl, computes in JAX on the CPU. It
+SkyRL 0.3.0 from PyPI runs in a virtual environment in build/skyrl, with JAX on the CPU. It
 implements an earlier version of the API, so a bridge translates. Each recipe runs on the local
 engine too: both start from the same weights, so the first losses must be equal. Later ones are not,
 as each backend initialises its LoRA weights differently. Prints a table; exits with 1 if a recipe
@@ -37,28 +37,29 @@ from tests.support.fake_runs import run_recipe
 from tests.support.tinker_server import RunningServer
 from tests.support.tiny_model import tiny_model
 
-SKYRL, PORT, STARTS = "skyrl[tinker,jax]==0.3.0", 8123, 180  # seconds
+SKYRL, PORT = "skyrl[tinker,jax]==0.3.0", 8123
+START_TIMEOUT = 180  # seconds
 UV = """#!/bin/sh
 # SkyRL is started by `uv run ... -m MODULE`, and starts its engine in the same way:
 # this runs them with the Python of this environment
 while [ "$1" != "-m" ]; do shift; done
 "$(dirname "$0")/python" "$@"
 """
-WHERE = "import sysconfig; print(sysconfig.get_path('purelib'))"
-TYPED = """# before Python 3.12, pydantic accepts only this TypedDict, and SkyRL uses that of typing
+PRINT_SITE_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
+SITECUSTOMIZE = """# SkyRL uses typing.TypedDict, but before Python 3.12 pydantic requires this one
 import typing, typing_extensions
 typing.TypedDict = typing_extensions.TypedDict
 """
-NEAR = 1e-4
+TOLERANCE = 1e-4
 RECIPES = ("sl_basic", "rl", "dpo")
-# refused by `check`: SkyRL divides a cross-entropy by the sum of its weights, so that it cannot
-# carry the gradients of a custom loss
-REFUSED = ("dpo",)
+# an error of `kitchen check`: SkyRL divides a cross-entropy by the sum of its weights, so it cannot
+# be used for the gradients of a custom loss
+UNSUPPORTED = ("dpo",)
 Rows = Sequence[Mapping[str, Any]]
 
 
 def main() -> int:
-    os.environ["TINKER_API_KEY"] = "tml-any"  # SkyRL needs none
+    os.environ["TINKER_API_KEY"] = "tml-any"  # SkyRL does not check it
     with letters.registered():
         return run_all()
 
@@ -66,40 +67,46 @@ def main() -> int:
 def run_all() -> int:
     """Run the recipes, print a table, and return the exit code."""
     table = Table(
-        "recipe", "", "first loss here", "there", "last here", "there", "sampling to training"
+        "recipe",
+        "",
+        "first loss, local",
+        "SkyRL",
+        "last loss, local",
+        "SkyRL",
+        "sampling against training",
     )
-    with tempfile.TemporaryDirectory() as place:
-        folder = tiny_model(Path(place) / "tiny")
-        with skyrl(Path(place), folder) as url:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = tiny_model(Path(temporary) / "tiny")
+        with skyrl(Path(temporary), folder) as url:
             bridge = Bridge(url)
-            through = RunningServer(bridge.app)
-            works = [compare(table, name, folder, through.url) for name in RECIPES]
-            through.stop()
+            server = RunningServer(bridge.app)
+            passed = [compare(table, name, folder, server.url) for name in RECIPES]
+            server.stop()
     console = Console(width=150)
     console.print(table)
-    changes = [f"{change}, {times}" for change, times in bridge.needed.items()]
-    console.print("the bridge changed: " + "; ".join(changes))
-    return 0 if all(works) else 1
+    changes = [f"{change}: {times}" for change, times in bridge.changes.items()]
+    console.print("changes by the bridge: " + "; ".join(changes))
+    return 0 if all(passed) else 1
 
 
 def compare(table: Table, name: str, model: Path, url: str) -> bool:
     """Run a recipe on both engines and add a row; return whether it works as expected."""
     try:
-        here, there = both(name, model, url)
-    except ConfigError as refused:
-        table.add_row(name, f"refused: {refused}")
-        return name in REFUSED
-    failure = problem(here, there)
-    losses = [row["loss"] for row in (here[0], there[0], here[-1], there[-1])]
-    shown = [f"{loss:.4f}" for loss in losses]
-    table.add_row(name, failure or "works", *shown, apart(there))
+        local, remote = run_both(name, model, url)
+    except ConfigError as error:
+        table.add_row(name, f"not supported: {error}")
+        return name in UNSUPPORTED
+    failure = find_failure(local, remote)
+    losses = [row["loss"] for row in (local[0], remote[0], local[-1], remote[-1])]
+    formatted = [f"{loss:.4f}" for loss in losses]
+    table.add_row(name, failure or "works", *formatted, format_kl(remote))
     return not failure
 
 
 @contextmanager
-def skyrl(place: Path, model: Path) -> Iterator[str]:
-    python = environment("skyrl", SKYRL, fill_up)
-    words = (
+def skyrl(folder: Path, model: Path) -> Iterator[str]:
+    python = environment("skyrl", SKYRL, install_skyrl)
+    command = (
         str(python.parent / "uv"),
         "run",
         "-m",
@@ -113,11 +120,11 @@ def skyrl(place: Path, model: Path) -> Iterator[str]:
         "--port",
         str(PORT),
         "--checkpoints-base",
-        str(place / "kept"),
+        str(folder / "checkpoints"),
         "--database-url",
-        f"sqlite:///{place}/db",
+        f"sqlite:///{folder}/db",
     )
-    surroundings = {
+    variables = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PATH": f"{python.parent}:{os.environ['PATH']}",
@@ -125,7 +132,7 @@ def skyrl(place: Path, model: Path) -> Iterator[str]:
     url = f"http://127.0.0.1:{PORT}"
     with (BUILD / "skyrl/log").open("w") as log:
         server = subprocess.Popen(
-            words, cwd=place, env=surroundings, stdout=log, stderr=log, start_new_session=True
+            command, cwd=folder, env=variables, stdout=log, stderr=log, start_new_session=True
         )
         try:
             wait_for(url, server)
@@ -136,16 +143,18 @@ def skyrl(place: Path, model: Path) -> Iterator[str]:
                 server.wait(60)
 
 
-def fill_up(python: Path) -> None:
+def install_skyrl(python: Path) -> None:
     install(python, TORCH, SKYRL)
     (python.parent / "uv").write_text(UV)
     (python.parent / "uv").chmod(0o755)
-    (Path(run(python, "-c", WHERE).strip()) / "sitecustomize.py").write_text(TYPED)
+    (Path(run(python, "-c", PRINT_SITE_PACKAGES).strip()) / "sitecustomize.py").write_text(
+        SITECUSTOMIZE
+    )
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    until = time.time() + STARTS
-    while server.poll() is None and time.time() < until:
+    deadline = time.time() + START_TIMEOUT
+    while server.poll() is None and time.time() < deadline:
         try:
             httpx.get(f"{url}/api/v1/healthz")
             return
@@ -154,33 +163,37 @@ def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
     raise SystemExit(f"SkyRL did not start: see {BUILD}/skyrl/log")
 
 
-def both(name: str, model: Path, url: str) -> tuple[Rows, Rows]:
-    """Return the metrics of the steps on the local engine, and through the server."""
-    hub, ours, theirs = LocalHub(), FakeBlobs(), FakeBlobs()
-    engine = PeftTraining(hub, ours, device="cpu", dtype="float32")
-    here = run_recipe(name, engine, ours, model=f"path:{model}", lora_rank=16)
-    client = TinkerTraining(hub, theirs, base_url=url, server="skyrl", tokenizer=f"path:{model}")
-    there = run_recipe(name, client, theirs, model=str(model), lora_rank=16)
-    return [row for row in here if "learning_rate" in row], [
-        row for row in there if "learning_rate" in row
-    ]
+def run_both(name: str, model: Path, url: str) -> tuple[Rows, Rows]:
+    """Return the metrics of the training steps on the local engine and on the server."""
+    hub, local_blobs, remote_blobs = LocalHub(), FakeBlobs(), FakeBlobs()
+    engine = PeftTraining(hub, local_blobs, device="cpu", dtype="float32")
+    local = run_recipe(name, engine, local_blobs, model=f"path:{model}", lora_rank=16)
+    client = TinkerTraining(
+        hub, remote_blobs, base_url=url, server="skyrl", tokenizer=f"path:{model}"
+    )
+    remote = run_recipe(name, client, remote_blobs, model=str(model), lora_rank=16)
+    return _training_steps(local), _training_steps(remote)
 
 
-def problem(here: Rows, there: Rows) -> str:
-    if len(here) != len(there):
-        return f"FAILS: {len(there)} steps, not {len(here)}"
-    # the samples differ, and so do the losses; sampling and training must agree on each sample
-    if "entropy" in there[0]:
-        on_policy = [row["kl_sampler_v2"] for row in there if row["step"] % 2 == 0]
-        if max(on_policy) < NEAR**2:
+def _training_steps(rows: Rows) -> Rows:
+    return [row for row in rows if "learning_rate" in row]
+
+
+def find_failure(local: Rows, remote: Rows) -> str:
+    if len(local) != len(remote):
+        return f"FAILS: {len(remote)} steps, not {len(local)}"
+    # samples and losses differ, but sampling and training must agree on each sample
+    if "entropy" in remote[0]:
+        on_policy = [row["kl_sampler_v2"] for row in remote if row["step"] % 2 == 0]
+        if max(on_policy) < TOLERANCE**2:
             return ""
         return f"FAILS: sampling and training differ by {max(on_policy):.1e}"
-    if abs(here[0]["loss"] - there[0]["loss"]) > NEAR:
+    if abs(local[0]["loss"] - remote[0]["loss"]) > TOLERANCE:
         return "FAILS: the first losses differ"
-    return "" if there[-1]["loss"] < there[0]["loss"] else "FAILS: the loss did not fall"
+    return "" if remote[-1]["loss"] < remote[0]["loss"] else "FAILS: the loss did not fall"
 
 
-def apart(rows: Rows) -> str:
+def format_kl(rows: Rows) -> str:
     if "kl_sampler_v2" not in rows[0]:
         return ""
     return f"KL {max(row['kl_sampler_v2'] for row in rows[::2]):.0e}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
+import sys
 import threading
 
 import pytest
 import structlog
 
 from kitchen.runs.logs import configure
+from tests.support.polling import wait_until
 
 
 def test_loggers_write_to_the_current_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,23 +27,24 @@ def test_loggers_write_to_the_current_standard_error(monkeypatch: pytest.MonkeyP
 def test_loggers_on_two_threads_write_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """`print` writes a text and its line break one after the other."""
     configure()
+    first, second = (structlog.get_logger(name).bind() for name in ("first", "second"))
+    thread = threading.Thread(target=second.warning, args=("slow",))
     written: list[str] = []
-    both_writing = threading.Barrier(2)
+
+    def waits_or_writes() -> bool:
+        frame = sys._current_frames().get(thread.ident or 0)
+        return len(written) > 1 or (frame is not None and frame.f_code.co_name == "msg")
 
     class Recorder(io.StringIO):
         def write(self, text: str) -> int:
             written.append(text)
-            if text != "\n":
-                with contextlib.suppress(threading.BrokenBarrierError):
-                    both_writing.wait(0.2)  # seconds; the other must not come before the line ends
+            if len(written) == 1:
+                thread.start()
+                wait_until(waits_or_writes)  # `msg` of structlog waits for its lock
             return len(text)
 
     monkeypatch.setattr("sys.stderr", Recorder())
-    loggers = [structlog.get_logger(name).bind() for name in ("one", "other")]
-    threads = [threading.Thread(target=logger.warning, args=("slow",)) for logger in loggers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    first.warning("slow")
+    thread.join(60)
     assert len(written) == 4
     assert written[1] == written[3] == "\n"

@@ -1,4 +1,4 @@
-"""Run the cookbook's sl_basic on a local file, as its comment suggests.
+"""Run the cookbook's sl_basic on a local file, as a comment in it suggests.
 
 sl_basic.py MODEL FILE LOG STEPS
 """

@@ -1,6 +1,6 @@
 """Compare the frequencies of sampled tokens with their probabilities.
 
-At temperature T, log(n_a / n_b) must be (log p_a - log p_b) / T within the error of counting.
+At temperature T, log(n_a / n_b) must be (log p_a - log p_b) / T within the sampling error.
 temperature.py MODEL prints JSON: by temperature, the largest difference in standard errors, the
 number of pairs of tokens, and the number of samples.
 """
@@ -15,43 +15,45 @@ import tinker
 from tinker_cookbook.completers import TinkerTokenCompleter
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 
-TEMPERATURES, DRAWN, ENOUGH, STOP = (0.5, 1.0, 1.5), 600, 15, ["<|im_end|>"]
+TEMPERATURES, STOP = (0.5, 1.0, 1.5), ["<|im_end|>"]
+SAMPLES, MIN_COUNT = 600, 15  # per temperature; rarer tokens are not compared
 
 
 async def main(model: str) -> None:
     sampler = await tinker.ServiceClient().create_sampling_client_async(base_model=model)
     prompt = get_tokenizer(model).encode("The coin shows")
     model_input = tinker.ModelInput.from_ints(prompt)
-    found = {}
-    for heat in TEMPERATURES:
-        draw = TinkerTokenCompleter(sampler, max_tokens=1, temperature=heat)
-        drawn = await asyncio.gather(*(draw(model_input, STOP) for _ in range(DRAWN)))
+    results = {}
+    for temperature in TEMPERATURES:
+        complete = TinkerTokenCompleter(sampler, max_tokens=1, temperature=temperature)
+        completions = await asyncio.gather(*(complete(model_input, STOP) for _ in range(SAMPLES)))
         counts = [
             pair
-            for pair in Counter(one.tokens[0] for one in drawn).most_common()
-            if pair[1] >= ENOUGH
+            for pair in Counter(completion.tokens[0] for completion in completions).most_common()
+            if pair[1] >= MIN_COUNT
         ]
-        likely = [
+        logprobs = [
             (await sampler.compute_logprobs_async(tinker.ModelInput.from_ints([*prompt, token])))[
                 -1
             ]
             for token, _ in counts
         ]
-        top, first = counts[0][1], likely[0]
-        apart = [
-            abs(math.log(count / top) - (own - first) / heat) / math.sqrt(1 / count + 1 / top)
-            for (_, count), own in zip(counts[1:], likely[1:], strict=True)
+        top_count, top_logprob = counts[0][1], logprobs[0]
+        errors = [
+            abs(math.log(count / top_count) - (logprob - top_logprob) / temperature)
+            / math.sqrt(1 / count + 1 / top_count)
+            for (_, count), logprob in zip(counts[1:], logprobs[1:], strict=True)
         ]
-        found[str(heat)] = {
-            "errors": max(apart, default=math.inf),
-            "pairs": len(apart),
-            "drawn": DRAWN,
+        results[str(temperature)] = {
+            "errors": max(errors, default=math.inf),
+            "pairs": len(errors),
+            "samples": SAMPLES,
         }
     greedy = TinkerTokenCompleter(sampler, max_tokens=8, temperature=0.0)
-    found["0"] = {
+    results["0"] = {
         "answers": len({tuple((await greedy(model_input, STOP)).tokens) for _ in range(5)})
     }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 asyncio.run(main(*sys.argv[1:]))

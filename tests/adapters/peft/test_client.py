@@ -1,4 +1,4 @@
-"""Client, settings, LoRA targets, attention, tokenizer and workers."""
+"""The client, and the parts that it is made of: settings, LoRA targets, tokenizer and workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: exact, whole, named, and never pickled."""
+"""Checkpoints resume training exactly, and damaged or unsuitable ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations: from the third turn on only new tokens are read, and completions stay the same."""
+"""Cached conversations: only new tokens are prefilled, and completions stay the same."""
 
 from __future__ import annotations
 

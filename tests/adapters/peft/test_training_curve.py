@@ -1,4 +1,4 @@
-"""A plain hand-written loop with torch and PEFT gives the same curve."""
+"""Training matches a plain loop with torch and PEFT, step by step."""
 
 from __future__ import annotations
 
