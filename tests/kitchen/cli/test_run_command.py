@@ -96,7 +96,9 @@ def test_a_failed_run_names_stage_reason_and_command(here: Path, wrong: str, rea
     shown = output(1, *arguments, SOUP_API_KEY=SECRET)
     lines = shown.splitlines()
     at = lines.index("failed in recipes.soup > Boil")
-    assert lines[at + 1] == f"  why: {reason}"
+    assert lines[at + 1].startswith(f"  why: {reason}")
+    # a mistake of the stage's code, unlike a refusal of ours, has its line
+    assert ("(recipes/soup.py:" in lines[at + 1]) == (wrong in ("disk", "bug"))
     assert lines[at + 2].endswith(f": kitchen resume {only_run(here).name}")
     assert ("--debug" in shown) == (wrong == "bug")
 

@@ -50,7 +50,7 @@ def test_family_is_found_in_the_model_name(model: str, expected: str | None) -> 
 )
 def test_table_shows_the_peak_of_the_schedule(schedule: Schedule) -> None:
     assert OptimStep(schedule).preview(TrainedModel("tiny", None, None)).rows[0][:2] == (
-        "set",
+        "configured",
         "0.25",
     )
 
