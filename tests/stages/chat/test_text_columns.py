@@ -50,7 +50,7 @@ def test_other_lists_stay_text(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["hi", '[{"role": "user"', "{}", "[{'role': f()}]"])
 def test_text_that_is_no_list_is_an_error(text: str) -> None:
-    with pytest.raises(DataError, match="d:1: messages is text, not a list of messages"):
+    with pytest.raises(DataError, match="d:1: messages is text"):
         parse_conversation({"messages": text}, "d:1")
 
 

@@ -209,17 +209,17 @@ def test_a_teacher_with_another_tokenizer_is_an_error() -> None:
     client: Any = FakeTraining()
     tokenizer = client.tokenizer("any")
     assert same_tokens(tokenizer, client.tokenizer("other"))
-    with pytest.raises(ConfigError, match="teacher='any' has another tokenizer"):
+    with pytest.raises(ConfigError, match="teacher='any'"):
         OpenTeachers({"": "any"}).run(client, client, Other(tokenizer))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="reference='any' has another tokenizer"):
+    with pytest.raises(ConfigError, match="reference='any'"):
         OpenReference("any").run(client, client, Other(tokenizer))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="reference='any' has another tokenizer"):
+    with pytest.raises(ConfigError, match="reference='any'"):
         asyncio.run(
             PrecomputeReferenceLogprobs("any").run(client, client, Other(tokenizer), Pairs((), {}))
         )  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="reference='any' has another tokenizer"):
+    with pytest.raises(ConfigError, match="reference='any'"):
         MeasureKL("any", RenderDataset(), 4).open_reference(client, client, Other(tokenizer), None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"teacher\.chats='any' has another tokenizer"):
+    with pytest.raises(ConfigError, match=r"teacher\.chats='any'"):
         OpenTeachers({"chats": "any"}).run(client, client, Other(tokenizer))  # type: ignore[arg-type]
 
 
