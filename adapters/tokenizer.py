@@ -132,17 +132,12 @@ class FolderTokenizer:
         ends = [at + len(plain) for at in starts if special[at : at + len(plain)] == plain]
         return len(special) - ends[0] if ends else 0
 
-    def decode(self, tokens: Tokens, *, special: bool = False) -> str:
-        """Return the text; `special` writes special tokens out."""
-        return self._decode(list(map(int, tokens)), skip_special_tokens=not special)
-
-    def decode_with_special(self, tokens: Sequence[int]) -> str:
-        """Return the text with special tokens written out, in which stop strings are searched."""
-        return self._decode(list(tokens), skip_special_tokens=False)
-
-    def _decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+    def decode(self, tokens: Tokens | Sequence[int], *, special: bool = False) -> str:
+        """Return the text; `special` writes special tokens out, as stop strings may name them."""
         text = self._inner.decode(
-            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+            list(map(int, tokens)),
+            skip_special_tokens=not special,
+            clean_up_tokenization_spaces=False,
         )
         return str(text)
 

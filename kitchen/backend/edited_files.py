@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 
 import structlog
+
+from kitchen.ports.blobs import sha256
 
 CARD = "README.md"
 _LICENCE = re.compile(r"(licen[cs]e|copying|notice)([-_.][\w.-]*)?", re.ASCII | re.IGNORECASE)
@@ -17,7 +18,7 @@ _SIGNED = re.compile(re.escape(_SIGNATURE).replace(r"\{\}", "([0-9a-f]{64})"))
 def sign_card(card: str) -> str:
     """Return a card that ends with its digest, by which a later push sees whether it was edited."""
     text = card.rstrip()
-    return f"{text}\n\n{_SIGNATURE.format(_digest(text))}\n"
+    return f"{text}\n\n{_SIGNATURE.format(sha256(text))}\n"
 
 
 def is_protected(path: str) -> bool:
@@ -44,8 +45,4 @@ def warn_of_kept(repo: str, paths: Iterable[str]) -> None:
 def _has_signature(card: bytes) -> bool:
     text, _, signature = card.decode("utf-8", "replace").rstrip().rpartition("\n\n")
     signed = _SIGNED.fullmatch(signature)
-    return signed is not None and signed[1] == _digest(text)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return signed is not None and signed[1] == sha256(text)

@@ -17,9 +17,8 @@ from kitchen.ports.blobs import BlobStore, BrowsableBlobs, sha256
 from kitchen.runs.jsonl import read_lines, with_nan, without_nan
 from kitchen.runs.lock import in_use
 
-_DIGEST = re.compile(
-    rb'\{\n  "sha256": "([^"\n]*)",'
-)  # first line of run.json: the digest of the other lines
+# the beginning of run.json, with the digest of what follows
+_DIGEST = re.compile(rb'\{\n  "sha256": "([^"\n]*)",')
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # keys of run.json; records of the first development versions lack the last ones
 _REQUIRED_KEYS = ("run", "recipe", "order", "attempts", "facts", "status", "rendering", "metrics")

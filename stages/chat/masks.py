@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -132,7 +132,7 @@ def mask_conversation(
     inclusive; any other message from the end of the messages before it to its own end. The tokens
     before an answer are those of its prompt at inference: a template that rewrites history gives
     a sequence per turn, and an answer whose first token would reach into the prompt gets a
-    sequence of its own. Raises DataError, with the row's place, if the template allows no such
+    separate sequence. Raises DataError, with the row's place, if the template allows no such
     mask, or if it leaves out text that is trained on.
     """
     prefixes = render_prefixes(conversation, tokenizer)
@@ -153,21 +153,17 @@ def render_prefixes(conversation: Conversation, tokenizer: Tokenizer) -> Prefixe
     messages = [message_to_dict(message) for message in conversation.messages]
     inputs = conversation.inputs
 
-    @cache
-    def tokens(count: int, answer: bool = False, /) -> Tokens:
-        try:
-            return render_by_template(messages[:count], tokenizer, inputs, answer=answer)
-        except DataError as error:
-            raise DataError(f"{conversation.where}: {error}") from error
+    def memoized(render: Callable[..., T_co]) -> _Render[T_co]:
+        @cache
+        def prefix(count: int, answer: bool = False, /) -> T_co:
+            try:
+                return render(messages[:count], tokenizer, inputs, answer=answer)
+            except DataError as error:
+                raise DataError(f"{conversation.where}: {error}") from error
 
-    @cache
-    def text(count: int, answer: bool = False, /) -> str:
-        try:
-            return text_by_template(messages[:count], tokenizer, inputs, answer=answer)
-        except DataError as error:
-            raise DataError(f"{conversation.where}: {error}") from error
+        return prefix
 
-    return Prefixes(tokens, text)
+    return Prefixes(memoized(render_by_template), memoized(text_by_template))
 
 
 def _masked(

@@ -9,6 +9,7 @@ from typing import Any
 
 from kitchen import ports
 from kitchen.errors import DataError, did_you_mean
+from kitchen.safe_text import read_json
 from stages.chat.row_fields import FLAGS, REASONING, REFUSED_IN_MESSAGES, TEMPLATE_FIELDS
 
 ROLES: Mapping[str, str] = {
@@ -234,8 +235,8 @@ def _call_of(item: Any, place: str, where: str) -> dict[str, Any]:
 def parse_json(text: str, place: str, where: str) -> Any:
     """Parse a text as JSON; raises DataError if it is not valid."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return read_json(text)
+    except ValueError as error:
         raise DataError(f"{where}: {place} is text that is not JSON: {error}") from error
 
 

@@ -31,6 +31,8 @@ class RowField:
 
 _ONLY_TEXT = "training reads only text"
 _TOKENISED = "rows are tokenised here, so that the tokens are those of the model"
+_AS_PREFERENCE = "write the row as prompt, chosen and rejected, each a list of messages"
+_REFERENCE = "the reference model's log-probabilities are computed here"
 _ROWS = (
     RowField("messages", "row", "OpenAI, TRL, Axolotl", "supported", "the conversation"),
     RowField(
@@ -133,7 +135,7 @@ _ROWS = (
         "row",
         "OpenAI",
         "refused",
-        "write the row as prompt, chosen and rejected, each a list of messages",
+        _AS_PREFERENCE,
         fallback=True,
     ),
     RowField(
@@ -141,7 +143,7 @@ _ROWS = (
         "row",
         "OpenAI",
         "refused",
-        "write the row as prompt, chosen and rejected, each a list of messages",
+        _AS_PREFERENCE,
         fallback=True,
     ),
     RowField(
@@ -189,14 +191,14 @@ _PREFERENCES = (
         "preference row",
         "TRL",
         "refused",
-        "the reference model's log-probabilities are computed here",
+        _REFERENCE,
     ),
     RowField(
         "ref_rejected_logps",
         "preference row",
         "TRL",
         "refused",
-        "the reference model's log-probabilities are computed here",
+        _REFERENCE,
     ),
     RowField("score_chosen", "preference row", "TRL", "ignored", "the order is in the columns"),
     RowField("score_rejected", "preference row", "TRL", "ignored", "the order is in the columns"),

@@ -47,7 +47,7 @@ class Turns:
 
 
 class Side(Protocol):
-    """One side of a benchmark. It must be picklable, as it runs in a process of its own."""
+    """One side of a benchmark. It must be picklable, as it runs in a separate process."""
 
     @property
     def name(self) -> str: ...

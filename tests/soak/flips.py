@@ -21,7 +21,7 @@ from typing import Any
 
 from kitchen.errors import CorruptCheckpoint, KitchenError
 from kitchen.types import Checkpoint
-from tests.soak.victims import count_kill_points, create_models
+from tests.soak.victims import WHOLE, run_once
 from tests.support import letters
 from tests.support.killed_runs import KillAfterStage, KillDuringWrite, RunToKill, in_child, outcome
 
@@ -46,13 +46,10 @@ class Flip:
 
 def main(run: RunToKill, flips: int, seed: int) -> int:
     """Flip `flips` bits, each in a fresh copy of an interrupted run; return the exit code."""
-    if run.backend == "peft":
-        create_models(run.folder)
-    whole = run.folder / "whole"
-    counts = count_kill_points(run, whole)
+    counts = run_once(run)
     if counts is None:
         return 1
-    expected = results(whole)
+    expected = results(run.folder / WHOLE)
     rng = random.Random(seed)
     killed = run.folder / "killed"
     wrong = 0

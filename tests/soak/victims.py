@@ -26,16 +26,15 @@ from tests.support.killed_runs import (
     outcome,
 )
 
+WHOLE = "whole"  # folder of the run that is never killed
+
 
 def main(run: RunToKill, kills: int, seed: int) -> int:
     """Kill and resume a run `kills` times; return the exit code."""
-    if run.backend == "peft":
-        create_models(run.folder)
-    whole = run.folder / "whole"
-    counts = count_kill_points(run, whole)
+    counts = run_once(run)
     if counts is None:
         return 1
-    expected = outcome(whole)
+    expected = outcome(run.folder / WHOLE)
     rng = random.Random(seed)
     for number in range(kills):
         row = kill_and_resume(run, number, counts, expected, rng)
@@ -43,6 +42,16 @@ def main(run: RunToKill, kills: int, seed: int) -> int:
         if not row["same"] or row["status"] != -signal.SIGKILL:
             return 1
     return 0
+
+
+def run_once(run: RunToKill) -> tuple[int, int] | None:
+    """Run once without kills, in the folder WHOLE, after creating the models that it needs.
+
+    Returns the number of stage calls and of writes, None if the run fails.
+    """
+    if run.backend == "peft":
+        create_models(run.folder)
+    return count_kill_points(run, run.folder / WHOLE)
 
 
 def create_models(folder: Path) -> None:

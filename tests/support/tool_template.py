@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapters.tokenizer import FolderTokenizer
+from kitchen.types import Tokens
 from tests.support.tokenizers import trained_tokenizer
 
 _THOUGHT = (
@@ -48,6 +49,6 @@ def plain_tokenizer() -> FolderTokenizer:
     return trained_tokenizer("byte-level", template=PLAIN_TEMPLATE)
 
 
-def text_of(tokenizer: FolderTokenizer, tokens: object) -> str:
+def text_of(tokenizer: FolderTokenizer, tokens: Tokens | Sequence[int]) -> str:
     """Return the text of tokens, with special tokens written out."""
-    return tokenizer.decode_with_special(list(map(int, tokens)))  # type: ignore[call-overload]
+    return tokenizer.decode(tokens, special=True)

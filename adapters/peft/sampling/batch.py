@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain, pairwise
 
 import numpy as np
@@ -141,7 +142,7 @@ def _sample(
     budget = -(-machine.budget // count)
     share = -(-len(rows) // count)
     shares = [rows[start : start + share] for start in range(0, len(rows), share)]
-    decode_text = model.tokenizer.decode_with_special
+    decode_text = partial(model.tokenizer.decode, special=True)
 
     def create_schedulers() -> list[Scheduler]:
         prefilled = model.prefill_only(prompts_split_between(shares), machine.budget, cached)

@@ -264,7 +264,7 @@ def test_the_tokenizer_reads_writes_and_renders(folder: Path) -> None:
     turn = [{"role": "user", "content": "hi"}]
     prompt, conversation = tokenizer.render(turn, answer=True), tokenizer.render(turn)
     assert (
-        tokenizer.decode_with_special(prompt.tolist())
+        tokenizer.decode(prompt, special=True)
         == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     )
     assert prompt[: len(conversation)].tolist() == conversation.tolist()

@@ -1,4 +1,4 @@
-"""`kitchen serve` in a process of its own, and the SDK's own tools against it."""
+"""`kitchen serve` in a separate process, and the SDK's own tools against it."""
 
 from __future__ import annotations
 

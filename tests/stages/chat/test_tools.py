@@ -192,7 +192,7 @@ class Calls:
         self.tokenizer, self.read = tokenizer, list[str]()
 
     def sample(self, tokens: Any, **how: Any) -> Any:
-        self.read.append(text := self.tokenizer.decode_with_special(tokens.tolist()))
+        self.read.append(text := self.tokenizer.decode(tokens, special=True))
         asked = text.rpartition("What is ")[2].partition("?")[0]
         result = re.search(
             r"(?:<tool_response>|<\|im_start\|>tool)\n(-?\d+)(?:\n</tool_response>)?<\|im_end\|>",
@@ -248,7 +248,7 @@ def test_tool_turns_are_one_sequence(tmp_path: Path, family: str) -> None:
         assert isinstance(task, ToolQuestion)
         for rollout in group:
             [episode] = rollout.episodes
-            text = tokenizer.decode_with_special(episode.tokens[episode.action_mask].tolist())
+            text = tokenizer.decode(episode.tokens[episode.action_mask], special=True)
             assert text.endswith(f"</tool_call><|im_end|>{task.answer}<|im_end|>")
             assert set(episode.logprobs[episode.action_mask]) == {-0.5}
             assert not episode.logprobs[~episode.action_mask].any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def rows_of(prompts: Sequence[Tokens], count: int = 3) -> list[Row]:
 def scheduler(
     frozen: FrozenModel, body: DecoderBody, rows: Sequence[Row], most: int, **settings: int
 ) -> Scheduler:
-    decode_text = frozen.tokenizer.decode_with_special
+    decode_text = partial(frozen.tokenizer.decode, special=True)
     return Scheduler(body, rows, decode_text, torch.float32, most, **settings)
 
 
