@@ -163,22 +163,40 @@ def _find_checkpoint(
         saved = _find_save_point(name, store)
         if saved:
             return saved
+    raise ConfigError(_missing_weights(name, rows, store, status))
+
+
+def _missing_weights(
+    name: WeightsName, rows: Sequence[Row], store: CheckpointStore, status: str
+) -> str:
+    """Return the text of the error for weights that a run does not have, with those that it has."""
     existing = list(_existing_exports(rows, store))
+    if status != "completed":
+        steps = sorted({checkpoint.step for checkpoint in _save_points(name, store)})
+        existing += [f"{step} (save point)" for step in steps]
     wanted = f"weights of step {name.at}" if name.at.isdigit() else f"{name.at} weights"
     advice = "" if status == "completed" else "; resume the run first"
     available = f"it has: {', '.join(existing)}" if existing else f"it has none{advice}"
-    raise ConfigError(f"{name}: the run ({status}) has no {wanted}; {available}")
+    return f"{name}: the run ({status}) has no {wanted}; {available}"
 
 
 def _find_save_point(name: WeightsName, store: CheckpointStore) -> Checkpoint | None:
     """Return the weights in training at the newest save point, or at the one of a step."""
     saved = [
         checkpoint
-        for checkpoint in store.checkpoints(f"{name.name}/save/")
-        if checkpoint.path.endswith(f"/{TrainingSession.__name__}")
-        and name.at in ("final", str(checkpoint.step))
+        for checkpoint in _save_points(name, store)
+        if name.at in ("final", str(checkpoint.step))
     ]
     return max(saved, key=lambda checkpoint: checkpoint.path, default=None)
+
+
+def _save_points(name: WeightsName, store: CheckpointStore) -> Sequence[Checkpoint]:
+    """Return the weights in training at the save points that a run still has."""
+    return [
+        checkpoint
+        for checkpoint in store.checkpoints(f"{name.name}/save/")
+        if checkpoint.path.endswith(f"/{TrainingSession.__name__}")
+    ]
 
 
 def _matches(at: str, row: Row) -> bool:

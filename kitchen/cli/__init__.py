@@ -9,7 +9,7 @@ import typer
 
 from kitchen.cli import author_commands, run_commands, serve_commands, weights_commands
 from kitchen.cli.options import examples
-from kitchen.cli.streams import prepare_streams
+from kitchen.cli.streams import READER_GONE, prepare_streams
 from kitchen.errors import KitchenError
 
 app = typer.Typer(
@@ -56,5 +56,7 @@ def main() -> None:
     prepare_streams()
     try:
         app()
+    except BrokenPipeError:  # `kitchen --help | true`
+        sys.exit(READER_GONE)
     except KitchenError as error:  # --help that cannot be printed
         sys.exit(f"error: {error}")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from kitchen.cli.completion import adapters, recipes, runs
+from kitchen.cli.streams import READER_GONE
 
 if TYPE_CHECKING:
     from kitchen.config.request import AdapterChoice, RunRequest
 
-_READER_GONE = 141  # 128 + SIGPIPE, the exit code of a program whose reader has gone
 Text = Optional[str]  # noqa: UP045 Typer evaluates it
 RecipeName = Annotated[
     str,
@@ -216,7 +216,7 @@ def exit_with(command: Callable[[], int], *, debug: bool) -> None:
         code = command()
         sys.stdout.flush()
     except BrokenPipeError:  # `kitchen schema ... | head`: the reader has closed the pipe
-        code = _READER_GONE
+        code = READER_GONE
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 reported here, shown by --debug
         report_error(error, debug=debug)
         code = exit_code(error)

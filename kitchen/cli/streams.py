@@ -12,6 +12,7 @@ from kitchen.errors import RunFailed
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+READER_GONE = 141  # 128 + SIGPIPE, the exit code of a program whose reader has gone
 _NAMES = {1: "standard output", 2: "standard error"}
 
 
@@ -35,7 +36,8 @@ class _StandardStream(io.FileIO):
             if self.drops_output:
                 return size
             if isinstance(error, BrokenPipeError):
-                raise
+                # without an errno, or Typer would exit with code 1 by itself
+                raise BrokenPipeError("the reader has closed the pipe") from error
             raise RunFailed(
                 f"{_NAMES[self.fileno()]}: {error.strerror}; free some space, or send it elsewhere"
             ) from error

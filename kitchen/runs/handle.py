@@ -17,7 +17,6 @@ from kitchen.engine.observers import Observer
 from kitchen.engine.stop import StopSignal, handling_signals
 from kitchen.errors import (
     ConfigError,
-    DataError,
     Interrupted,
     KitchenError,
     RunFailed,
@@ -27,6 +26,7 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.runs.code import OtherCode
 from kitchen.runs.lock import InUse
 from kitchen.runs.record import LostRows, OtherMachine
+from kitchen.runs.resumable import resuming_can_help
 from kitchen.runs.status import Listener, RunStatus, Status
 from kitchen.runs.store import read_journal, run_summary
 from kitchen.secrets import mask
@@ -191,7 +191,7 @@ class Run:
         if self._resume_call and isinstance(error, InUse | LostRows | OtherCode | OtherMachine):
             call = f"{self._resume_call.removesuffix(')')}, {error.option}=True)"
             result.add_note(f"to resume nevertheless: {call}")
-        elif self._resume_call and self._status.started and not _repeats(error):
+        elif self._resume_call and resuming_can_help(error, self._blobs, self.id):
             result.add_note(f"to resume: {self._resume_call}")
         return with_secrets_masked(result)
 
@@ -247,8 +247,3 @@ def _outcome(blobs: BlobStore, run: str) -> Outcome:
     return Outcome(
         run, summary.metrics.get("loss"), summary.seconds, summary.metrics, checkpoint, where
     )
-
-
-def _repeats(error: BaseException) -> bool:
-    """Return whether a resumed run, which has the same settings and data, would fail again."""
-    return isinstance(error, ConfigError | DataError)

@@ -10,6 +10,7 @@ import typer
 
 from kitchen import errors
 from kitchen.cli import app
+from kitchen.cli.streams import READER_GONE
 
 PAGE = Path(__file__).parents[2] / "docs/commands.md"
 COMMAND = "python tests/docs/command_reference.py"
@@ -40,7 +41,10 @@ def _exit_codes() -> Iterator[str]:
     yield "## Exit codes\n\n| code | meaning |\n| --- | --- |\n| 0 | Success. |"
     for kind in _FAILURES:
         yield f"| {kind.exit_code} | {' '.join((kind.__doc__ or '').split())} |"
-    yield ""
+    yield (
+        f"| {READER_GONE} | Standard output was closed before a listing ended, as by `head`. A run "
+        "goes on without it. |\n"
+    )
 
 
 def _sections(command: Any, context: typer.Context) -> Iterator[str]:

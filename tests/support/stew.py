@@ -12,7 +12,7 @@ from typing import Any
 
 import kitchen
 from kitchen import Event, Metrics, Outcome, Recipe, Run, RunId, Stage, Step, for_each, sequence
-from kitchen.errors import ApiError
+from kitchen.errors import ApiError, BackendError
 from tests.support.polling import wait_until_async
 from tests.support.recording import without_clocks
 
@@ -83,6 +83,8 @@ class Spoil(Stage):
     how: str
 
     def run(self) -> Metrics:
+        if self.how == "model":
+            raise BackendError("there is no such model")
         if self.how == "api":
             raise ApiError("the server refused", status=503, body='{"error": "busy"}')
         raise ZeroDivisionError("no salt left" if self.how == "salt" else self.how)

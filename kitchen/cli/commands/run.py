@@ -32,12 +32,8 @@ from kitchen.config.request import (
 from kitchen.config.trust import check_trusted_order, needs_trust
 from kitchen.engine.plan import Plan
 from kitchen.errors import (
-    ApiError,
-    BackendError,
     ConfigError,
-    DataError,
     KitchenError,
-    SessionLost,
 )
 from kitchen.recipe import Recipe
 from kitchen.runs.code import OtherCode
@@ -45,6 +41,7 @@ from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.lock import InUse
 from kitchen.runs.logs import configure
 from kitchen.runs.record import LostRows, OtherMachine
+from kitchen.runs.resumable import has_save_point, resuming_can_help
 from kitchen.runs.store import (
     check_new_run_name,
     new_run_id,
@@ -52,7 +49,6 @@ from kitchen.runs.store import (
     run_summary,
 )
 
-_AWAY = (ApiError, SessionLost)  # a server may answer later
 Outcome = dict[str, Any]  # the JSON object that --json prints
 
 
@@ -198,18 +194,14 @@ def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
         option = f"--{failure.option.replace('_', '-')}"
         return [f"to resume nevertheless: {failed.command('resume', option)}"]
     blobs = failed.kitchen.blobs
-    if blobs is None or isinstance(failure, ConfigError | DataError):
-        return []  # the record has the settings and the digest of the data, which would fail again
-    if blobs.read(f"{failed.name}/run.json") is None:
+    if blobs is None or not resuming_can_help(failure, blobs, failed.name):
         return []
     if blobs.locate(failed.name).startswith("memory://"):
         return ["the run was stored in memory and is gone"]
     hints = []
     if isinstance(failure, NotPublished):
         hints.append(f"to publish only its weights: {failed.command('push', failure.repo)}")
-    saved = any(blob.endswith(".json") for blob in blobs.list(f"{failed.name}/save/"))
-    if not saved and isinstance(failure, BackendError) and not isinstance(failure, _AWAY):
-        return hints  # a new run may have other settings; this one would start over with the same
+    saved = has_save_point(blobs, failed.name)
     state = "its progress is saved" if saved else "it had no save point and starts over"
     options = ["--trust"] if needs_trust(failed.order, same_process=False) else []
     return [*hints, f"to resume ({state}): {failed.command('resume', *options)}"]

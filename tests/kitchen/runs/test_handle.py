@@ -18,7 +18,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Event, Outcome, Run
 from kitchen.engine.observers import Observer, StageStarted
-from kitchen.errors import ApiError, ConfigError, Interrupted, RunFailed
+from kitchen.errors import ApiError, BackendError, ConfigError, Interrupted, RunFailed
 from recipes.sl_basic import SlBasic
 from tests.support.debug_log import debug_log
 from tests.support.stew import GREETINGS, SMALL, Gate, Stew, cancelled_at, rows
@@ -171,6 +171,14 @@ def test_error_of_a_server_keeps_status_and_body() -> None:
         4,
     )
     assert error.value.__notes__[-1] == "to resume: kitchen.resume('mine', runs='elsewhere')"
+
+
+@pytest.mark.parametrize(("save", "hints"), [(0, 0), (3, 1)])
+def test_a_lacking_backend_suggests_resume_after_a_save_point(save: int, hints: int) -> None:
+    with pytest.raises(BackendError) as error:
+        kitchen.run(Stew(spoil="model", save=save), training="fake", name="mine")
+    calls = [note for note in error.value.__notes__ if note.startswith("to resume")]
+    assert calls == ["to resume: kitchen.resume('mine')"] * hints
 
 
 @pytest.mark.parametrize("kind", ["start", "progress", "complete"])
