@@ -15,6 +15,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
+from adapters.peft.batching.attention_spans import AttentionSpans, build_spans
 from adapters.peft.batching.packing import MIN_SHARED, shared_prefix_length
 from kitchen.types import Array, Tokens
 
@@ -99,13 +100,29 @@ class TileBatch:
 
 @dataclass(frozen=True, eq=False)
 class PackedLayout:
-    """N packed tokens, the slots of each sequence among them, and the tiles of its attention."""
+    """N packed tokens, the slots of each sequence among them, and what attends to what.
+
+    Attention is computed either in tiles or in spans; each is built when it is needed.
+    """
 
     ids: torch.Tensor  # (N,)
     positions: torch.Tensor  # (N,) of each token in its sequences
     slots: tuple[Array, ...]  # of each sequence, (T,) the slots of its tokens
     shared_lengths: tuple[int, ...]  # of each sequence, leading tokens with slots of an earlier one
-    tiles: tuple[TileBatch, ...]
+    cached: frozenset[int]  # sequences that attend to nothing in tiles
+    tiling: TilingConfig
+
+    @cached_property
+    def tiles(self) -> tuple[TileBatch, ...]:
+        """The tiles of the attention of all sequences that are not cached."""
+        tiles = list(_cut_into_tiles(self.slots, self.shared_lengths, self.cached, self.tiling))
+        batches = _batch_tiles(tiles, self.tiling)
+        return tuple(_tile_batch(batch, self.ids.device) for batch in batches)
+
+    @cached_property
+    def spans(self) -> AttentionSpans:
+        """The spans of the attention of all sequences; there must be at least one new token."""
+        return build_spans(self.slots, self.shared_lengths, self.ids.device)
 
 
 def build_layout(
@@ -127,14 +144,13 @@ def build_layout(
     fresh = list(zip(sequences, shared_lengths, strict=True))
     ids = np.concatenate([tokens[start:] for tokens, start in fresh]).astype(np.int64)
     positions = np.concatenate([np.arange(start, len(tokens)) for tokens, start in fresh])
-    config = tiling or TILING[device.type]
-    tiles = list(_cut_into_tiles(slots, shared_lengths, cached, config))
     return PackedLayout(
         to_device(ids, device),
         to_device(positions, device),
         tuple(slots),
         tuple(shared_lengths),
-        tuple(_tile_batch(batch, device) for batch in _batch_tiles(tiles, config)),
+        frozenset(cached),
+        tiling or TILING[device.type],
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from adapters.peft.batching.packed_layout import PackedLayout
+from adapters.peft.model.layer_attention import AttentionChoice, choose_attention
 from adapters.peft.model.linear import make_contiguous
 from adapters.peft.model.llama_layer import Layer, LayerFunction, RMSNorm, Rope
 from adapters.peft.model.lora import LoraLinear
@@ -42,10 +43,16 @@ def make_weights_contiguous(model: Any) -> None:
 class Decoder:
     """The layers of a model, computed by hand-written functions; they have no dropout."""
 
-    def __init__(self, model: Any, *, checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        checkpointing: bool = False,
+        attention: AttentionChoice = choose_attention,
+    ) -> None:
         self._body = model.base_model
         self._checkpointing = checkpointing
-        self.layers = [Layer(layer) for layer in self._body.layers]
+        self.layers = [Layer(layer, attention) for layer in self._body.layers]
         self.norm = RMSNorm(self._body.norm)
 
     def hidden(

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from adapters.peft.batching.packed_layout import PackedLayout
-from adapters.peft.model import tiled_attention as attention
+from adapters.peft.model.layer_attention import AttentionChoice, choose_attention
 from adapters.peft.model.linear import FusedLinear
 
 Rope = tuple[torch.Tensor, torch.Tensor]  # cosines and sines, (N, 1, D / 2)
@@ -24,7 +24,7 @@ class Layer:
     Touvron et al., 2023, arXiv:2302.13971.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, attention: AttentionChoice = choose_attention) -> None:
         """`module`: a layer of transformers, whose weights and LoRA weights it shares."""
         attends, mlp = module.self_attn, module.mlp
         self.qkv_proj = FusedLinear([attends.q_proj, attends.k_proj, attends.v_proj])
@@ -37,6 +37,7 @@ class Layer:
         self.head_dim = int(attends.head_dim)
         self.heads = self.o_proj.weight.shape[1] // self.head_dim
         self.kv_heads = (len(self.qkv_proj.weight) // self.head_dim - self.heads) // 2
+        self.attention = attention(self.qkv_proj.weight, self.kv_heads, self.head_dim, self.scale)
 
     @property
     def trainable(self) -> list[nn.Parameter]:
@@ -48,16 +49,6 @@ class Layer:
         """(N, heads + 2 · kv_heads, D) to views of its queries, keys and values."""
         sizes = [self.heads, self.kv_heads, self.kv_heads]
         return torch.split(qkv, sizes, 1)  # type: ignore[return-value]
-
-    def with_prefix_kv(
-        self, qkv: torch.Tensor, prefix_kv: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Split (N, heads + 2 · kv_heads, D); append the prefix's (P, 2 · kv_heads, D)."""
-        query, key, value = self.split(qkv)
-        if prefix_kv is None:
-            return query, key, value
-        prefix_key, prefix_value = prefix_kv.chunk(2, 1)
-        return query, torch.cat([key, prefix_key]), torch.cat([value, prefix_value])
 
     def project_qkv(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
         """(N, H) to queries, keys and values (N, heads + 2 · kv_heads, D), rotated by position."""
@@ -82,18 +73,20 @@ class Activations:
     rms: tuple[torch.Tensor, torch.Tensor]  # of the inputs of both norms
     qkv: torch.Tensor
     attended: torch.Tensor
+    lse: torch.Tensor  # of the attention
     y: torch.Tensor
     gate_up: torch.Tensor
     # scale · A x of qkv_proj, o_proj, gate_up_proj and down_proj
     low_rank: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        return (self.x, *self.rms, self.qkv, self.attended, self.y, self.gate_up, *self.low_rank)
+        attention = self.qkv, self.attended, self.lse
+        return (self.x, *self.rms, *attention, self.y, self.gate_up, *self.low_rank)
 
     @classmethod
     def from_tensors(cls, tensors: Sequence[torch.Tensor]) -> Activations:
-        x, rms_x, rms_y, qkv, attended, y, gate_up, *low_rank = tensors
-        return cls(x, (rms_x, rms_y), qkv, attended, y, gate_up, tuple(low_rank))  # type: ignore[arg-type]
+        x, rms_x, rms_y, qkv, attended, lse, y, gate_up, *low_rank = tensors
+        return cls(x, (rms_x, rms_y), qkv, attended, lse, y, gate_up, tuple(low_rank))  # type: ignore[arg-type]
 
 
 class LayerFunction(torch.autograd.Function):
@@ -144,7 +137,7 @@ def _forward(
     flat, low_qkv = layer.qkv_proj.forward(normed)
     qkv = flat.view(len(x), -1, layer.head_dim)
     apply_rope(qkv[:, : layer.heads + layer.kv_heads], rope)
-    attended = attention.forward(*layer.with_prefix_kv(qkv, prefix_kv), layout, layer.scale)
+    attended, lse = layer.attention.forward(qkv, prefix_kv, layout)
     attended = attended.view(len(x), -1)
     y, low_o = layer.o_proj.forward(attended, x)
     normed, rms_y = layer.post_attention_norm.forward(y)
@@ -152,7 +145,7 @@ def _forward(
     gate, up = gate_up.chunk(2, -1)
     z, low_down = layer.down_proj.forward(functional.silu(gate).mul_(up), y)
     low_rank = low_qkv, low_o, low_gate_up, low_down
-    return z, Activations(x, (rms_x, rms_y), qkv, attended, y, gate_up, low_rank)
+    return z, Activations(x, (rms_x, rms_y), qkv, attended, lse, y, gate_up, low_rank)
 
 
 def _backward(
@@ -171,7 +164,16 @@ def _backward(
     dnormed, dmlp = _mlp_backward(layer, dz, saved)
     dy = layer.post_attention_norm.backward(dnormed, saved.y, saved.rms[1]).add_(dz)
     dattended, do_proj = layer.o_proj.backward(dy, saved.attended, saved.low_rank[1])
-    dqkv, dprefix_kv = _attention_backward(ctx, saved, prefix_kv, dattended, dkv)
+    by_head = len(dy), layer.heads, layer.head_dim
+    dqkv, dprefix_kv = layer.attention.backward(
+        dattended.view(by_head),
+        saved.qkv,
+        prefix_kv,
+        saved.attended.view(by_head),
+        saved.lse,
+        ctx.layout,
+        dkv,
+    )
     cos, sin = ctx.rope
     apply_rope(dqkv[:, : layer.heads + layer.kv_heads], (cos, -sin))
     normed = layer.input_norm.rescale(saved.x, saved.rms[0])
@@ -182,36 +184,6 @@ def _backward(
     dnormed, dqkv_proj = layer.qkv_proj.backward(*of_qkv)
     dx = layer.input_norm.backward(dnormed, saved.x, saved.rms[0]).add_(dy)
     return dx, dprefix_kv, [*dqkv_proj, *do_proj, *dmlp]
-
-
-def _attention_backward(
-    ctx: Any,
-    saved: Activations,
-    prefix_kv: torch.Tensor | None,
-    dattended: torch.Tensor,
-    dkv: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradients w.r.t. rotated queries, keys and values, and w.r.t. `prefix_kv`."""
-    layer, count = ctx.layer, len(saved.qkv)
-    shape = count, layer.heads, layer.head_dim
-    dqkv = torch.empty_like(saved.qkv)
-    query, key, value = layer.with_prefix_kv(saved.qkv, prefix_kv)
-    dkey_value = torch.cat(
-        attention.backward(
-            dattended.view(shape),
-            query,
-            key,
-            value,
-            saved.attended.view(shape),
-            ctx.layout,
-            layer.scale,
-            dqkv[:, : layer.heads],
-        ),
-        1,
-    )
-    dkv_here = dkey_value[:count]
-    dqkv[:, layer.heads :] = dkv_here if dkv is None else dkv_here + dkv
-    return dqkv, None if prefix_kv is None else dkey_value[count:].to(prefix_kv.dtype)
 
 
 def _mlp_backward(

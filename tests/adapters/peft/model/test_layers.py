@@ -13,9 +13,15 @@ from torch import nn
 
 from adapters.peft.batching.packed_layout import PackedLayout, build_layout
 from adapters.peft.model.decoder import Decoder, is_llama_like, make_weights_contiguous
+from adapters.peft.model.layer_attention import (
+    AttentionChoice,
+    LayerAttention,
+    choose_attention,
+)
 from adapters.peft.model.linear import FusedLinear, make_contiguous
 from adapters.peft.model.llama_layer import RMSNorm, apply_rope
 from adapters.peft.model.lora import LoraAdapter, LoraLinear
+from adapters.peft.model.varlen_attention import TorchKernel, VarlenAttention
 from kitchen.types import Array, Lora
 
 RNG = np.random.default_rng(2)
@@ -114,13 +120,26 @@ def no_stop() -> None:
     pass
 
 
+def varlen_attention(
+    like: torch.Tensor, kv_heads: int, head_dim: int, scale: float
+) -> LayerAttention:
+    """Attention in the calls of a CUDA device, by plain operations."""
+    return VarlenAttention(TorchKernel(), kv_heads, scale)
+
+
 def compare(
-    model: Any, leaves: Sequence[str], alpha: float = 8.0, *, checkpointing: bool = False
+    model: Any,
+    leaves: Sequence[str],
+    alpha: float = 8.0,
+    *,
+    checkpointing: bool = False,
+    attention: AttentionChoice = choose_attention,
 ) -> None:
     tree, adapter = adapted(model, Lora(rank=4, alpha=alpha), leaves)
     lies: PackedLayout = build_layout(SEQUENCES, torch.device("cpu"))
     assert lies.shared_lengths[1] == len(START)
-    got = Decoder(tree, checkpointing=checkpointing).hidden(lies, no_stop)
+    decoder = Decoder(tree, checkpointing=checkpointing, attention=attention)
+    got = decoder.hidden(lies, no_stop)
     expected = plain_states(model, adapter, SEQUENCES)
     gradients = [random(len(tokens), model.config.hidden_size) for tokens in SEQUENCES]
     for places, states in zip(lies.slots, expected, strict=True):
@@ -190,6 +209,11 @@ def test_layers_match_autograd_with_some_projections(leaves: tuple[str, ...]) ->
 )
 def test_layers_match_autograd_in_other_shapes(changed: dict[str, Any]) -> None:
     compare(llama(**changed), ALL)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_layers_match_autograd_with_varlen_attention(checkpointing: bool) -> None:
+    compare(llama(), ALL, checkpointing=checkpointing, attention=varlen_attention)
 
 
 def test_states_without_lora_need_no_gradient() -> None:
