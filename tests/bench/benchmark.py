@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.bench.agreement import AgreementCheck
-from tests.bench.interleave import interleave
+from tests.bench.interleave import interleave, one_after_another
 from tests.bench.outcome import Outcome, ReportedMetric, Target, with_targets
 from tests.bench.results import Options, Result
 from tests.bench.turns import Side, Step
@@ -42,6 +42,8 @@ class Benchmark:
     part: str = ""  # a part of the step that all sides time, to compare separately
     exact: Side | None = None  # our side in float32, if rounding makes the sides drift apart
     notes: tuple[str, ...] = ()
+    # the steps of the sides alternate; False: sides that do not fit into memory together
+    together: bool = True
 
 
 def run_benchmark(benchmark: Benchmark, options: Options, steps: int) -> Result:
@@ -50,7 +52,8 @@ def run_benchmark(benchmark: Benchmark, options: Options, steps: int) -> Result:
     others = [side.name for side in benchmark.others]
     auxiliary = [side for side in (benchmark.gauge, benchmark.exact) if side]
     sides = [benchmark.ours, *benchmark.rivals, *benchmark.others, *auxiliary]
-    measurements = interleave(sides, options.folder, steps, rivals)
+    measure = interleave if benchmark.together else one_after_another
+    measurements = measure(sides, options.folder, steps, rivals)
     gauge = benchmark.gauge.name if benchmark.gauge else ""
     outcome = Outcome(measurements.steps, benchmark.ours.name, gauge)
     differences = {

@@ -116,22 +116,22 @@ def gemm_rate(dtype: str, device: str = "cpu") -> float:
     return first if first < MIN_GFLOPS else max(first, *(product(*shape) for shape in shapes[1:]))
 
 
-def read_rate(device: str = "cpu") -> float:
+def read_rate(device: str = "cpu", size: int = BYTES) -> float:
     """Measure GB/s of reading a matrix into a matrix-vector product, as decoding does."""
     import torch
 
     matrix, vector = (
-        torch.ones(*size, BYTES // 4 // 8192, device=device) for size in ((8192,), ())
+        torch.ones(*shape, size // 4 // 8192, device=device) for shape in ((8192,), ())
     )
-    return BYTES / _seconds(lambda: torch.mv(matrix, vector)) / 1e9
+    return size / _seconds(lambda: torch.mv(matrix, vector)) / 1e9
 
 
-def copy_rate(device: str = "cpu") -> float:
+def copy_rate(device: str = "cpu", size: int = BYTES) -> float:
     """Measure GB/s of copying: bytes read plus bytes written."""
     import torch
 
-    source, target = (torch.ones(BYTES // 4, device=device) for _ in range(2))
-    return 2 * BYTES / _seconds(lambda: target.copy_(source)) / 1e9
+    source, target = (torch.ones(size // 4, device=device) for _ in range(2))
+    return 2 * size / _seconds(lambda: target.copy_(source)) / 1e9
 
 
 def _seconds(call: Any) -> float:

@@ -43,9 +43,25 @@ def interleave(
             if number == elimination_rounds - 1:
                 for slow in slow_rivals(measured, rivals):
                     workers.pop(slow).close()
-    remaining = set(rivals) & workers.keys()
-    medians = {name: median(_seconds(measured[name])) for name in measured if name in remaining}
-    return Measurements(measured, min(medians, key=medians.__getitem__, default=""))
+    return Measurements(measured, _fastest(measured, set(rivals) & workers.keys()))
+
+
+def one_after_another(
+    sides: Sequence[Side], logs: Path, steps: int, rivals: Sequence[str] = ()
+) -> Measurements:
+    """Run all steps of a side before the next side starts, if they do not fit into memory."""
+    measured: dict[str, list[Step]] = {}
+    for side in sides:
+        with Worker(side, logs) as worker:
+            worker.ready()
+            measured[side.name] = [worker.step() for _ in range(steps)]
+    return Measurements(measured, _fastest(measured, rivals))
+
+
+def _fastest(steps: Mapping[str, Sequence[Step]], rivals: Iterable[str]) -> str:
+    """Return the rival with the lowest median; empty if there are no rivals."""
+    medians = {name: median(_seconds(steps[name])) for name in rivals}
+    return min(medians, key=medians.__getitem__, default="")
 
 
 def slow_rivals(steps: Mapping[str, Sequence[Step]], rivals: Iterable[str]) -> list[str]:

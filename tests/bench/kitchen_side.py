@@ -23,10 +23,15 @@ ADAM = Adam(
 LORA = Lora(rank=16, alpha=32.0)  # on all linear layers of attention and MLP
 
 
-def client(setup: Setup) -> PeftTraining:
+def client(setup: Setup, sample_batch: int = 128) -> PeftTraining:
     """Create a client on the device of the benchmark."""
     return PeftTraining(
-        LocalHub(), LocalBlobs(str(setup.folder)), device=setup.device, dtype=setup.dtype
+        LocalHub(),
+        LocalBlobs(str(setup.folder)),
+        device=setup.device,
+        dtype=setup.dtype,
+        quantization=setup.quantization,
+        sample_batch=sample_batch,
     )
 
 

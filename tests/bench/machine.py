@@ -24,7 +24,7 @@ def facts(device: str = "cpu") -> dict[str, str]:
         "memory": _line(MEMORY, "MemTotal"),
         **({"device": _cuda()} if device == "cuda" else {}),
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "versions": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
+        "versions": ", ".join(f"{package} {version_of(package)}" for package in PACKAGES),
         "commit": commit(),
     }
 
@@ -52,7 +52,7 @@ def _line(path: Path, name: str) -> str:
     )
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from shutil import copy
 from types import MappingProxyType
@@ -53,14 +55,27 @@ class RandomModel:
     name: str = "random model"
 
     def run(self, turns: Turns) -> None:
-        import torch
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        config: Any = LlamaConfig(**self.config, dtype="bfloat16")
-        torch.manual_seed(0)
-        torch.set_default_dtype(torch.bfloat16)
-        with torch.device(self.device):
-            model = LlamaForCausalLM(config)
-        model.save_pretrained(self.folder)
+        write_random_model(self.config, self.folder, self.device)
         for file in tokenizer_files(LocalHub().fetch(self.tokenizer)):
             copy(file, self.folder)
+
+
+def write_random_model(config: Mapping[str, Any], folder: Path, device: str) -> None:
+    """Write weights drawn on the device, and a digest, so that no side hashes gigabytes."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    build: Any = LlamaConfig
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(device):
+        model: Any = LlamaForCausalLM(build(**config, dtype="bfloat16"))
+    torch.set_default_dtype(torch.float32)
+    model.save_pretrained(folder)
+    files = {path.name: path.stat() for path in folder.glob("*.safetensors")}
+    note = {
+        "gguf_sha256": "",
+        "sha256": sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest(),
+        "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in files.items()},
+    }
+    (folder / "kitchen.json").write_text(json.dumps(note))

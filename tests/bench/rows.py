@@ -62,6 +62,25 @@ def log_uniform(
     return [datum(row, int(len(row) * MASKED)) for row in excerpts]
 
 
+def packs(setup: Setup, count: int, size: int, shortest: int, longest: int) -> list[list[Datum]]:
+    """Return packs of rows, each of `size` tokens in all; lengths as in data B up to `longest`.
+
+    The last row of a pack fills it. No row is shorter than `shortest`.
+    """
+    rng = np.random.default_rng([setup.seed, 6])
+    packed: list[list[Datum]] = []
+    for _ in range(count):
+        rows, left = list[Datum](), size
+        while left:
+            length = round(float(np.exp(rng.uniform(np.log(shortest), np.log(longest)))))
+            length = length if length <= left - shortest else min(left, longest)
+            row = _random_excerpt(setup.model, rng, length)
+            rows.append(datum(row, int(len(row) * MASKED)))
+            left -= length
+        packed.append(rows)
+    return packed
+
+
 def pairs(setup: Setup, count: int, prompt: int = 256, answer: int = 64) -> Sequence[Pair]:
     rng = np.random.default_rng([setup.seed, 2])
     sampled: list[Pair] = []

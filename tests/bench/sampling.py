@@ -148,6 +148,7 @@ class TransformersSampling:
     workload: SamplingWorkload
     name: str = "generate()"
     merged: bool = False  # LoRA merged into the weights
+    static: bool = False  # static KV cache; generate() then compiles the model on CUDA
 
     def run(self, turns: Turns) -> None:
         import torch
@@ -188,9 +189,8 @@ class TransformersSampling:
         model.generation_config.eos_token_id = None  # no completion stops early
         return model.eval()
 
-    @staticmethod
     def _generate(
-        model: Any, prompts: Sequence[Tokens], count: int, **options: Any
+        self, model: Any, prompts: Sequence[Tokens], count: int, **options: Any
     ) -> list[list[int]]:
         import torch
 
@@ -201,6 +201,7 @@ class TransformersSampling:
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=LENGTH,
                 pad_token_id=0,
+                cache_implementation="static" if self.static else None,
                 **options,
             )
         completions: list[list[int]] = output[:, ids.shape[1] :].tolist()

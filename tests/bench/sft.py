@@ -105,13 +105,45 @@ class Rows:
             data = rows.log_uniform(setup, count, shortest=512 if self.kind == "512" else 64)
         return [data[start : start + BATCH] for start in range(0, count, BATCH)]
 
+    def trl_rows(self, setup: Setup) -> list[dict[str, list[int]]]:
+        return [_to_trl_row(datum) for batch in self.batches(setup) for datum in batch]
+
+    @property
+    def trl_batch(self) -> int:
+        return BATCH
+
+
+@dataclass(frozen=True)
+class Packs:
+    """Rows that fill packs of `size` tokens exactly, as an ideal packing would; TRL gets packs."""
+
+    count: int = 4  # packs of a step
+    size: int = 4096
+    shortest: int = 256
+    longest: int = 4096
+
+    def batches(self, setup: Setup) -> list[Sequence[Datum]]:
+        return [[datum for pack in packs for datum in pack] for packs in self._packs(setup)]
+
+    def trl_rows(self, setup: Setup) -> list[dict[str, list[int]]]:
+        return [_to_trl_pack(pack) for packs in self._packs(setup) for pack in packs]
+
+    @property
+    def trl_batch(self) -> int:
+        return self.count
+
+    def _packs(self, setup: Setup) -> list[Sequence[Sequence[Datum]]]:
+        number = setup.steps * self.count
+        packs = rows.packs(setup, number, self.size, self.shortest, self.longest)
+        return [packs[start : start + self.count] for start in range(0, number, self.count)]
+
 
 @dataclass(frozen=True)
 class KitchenSft:
     """The local engine: forward_backward and optim_step."""
 
     setup: Setup
-    rows: Rows
+    rows: Rows | Packs
     name: str = "kitchen"
 
     def run(self, turns: Turns) -> None:
@@ -136,23 +168,24 @@ class TrlSft:
     """TRL's trainer: one step of its own loop."""
 
     setup: Setup
-    rows: Rows
+    rows: Rows | Packs
     name: str = "TRL plain"
     accumulate: int = 1  # micro-batches of a batch
     # the rows of a micro-batch in one sequence, each attending only to itself
     padding_free: bool = False
     autocast: bool = False  # run the forward pass in bfloat16
+    liger: bool = False  # fused norms, RoPE and SwiGLU of liger-kernel
 
     def run(self, turns: Turns) -> None:
         import trl
         from datasets import Dataset
 
         model = trl_side.base_model(self.setup)
-        batches = self.rows.batches(self.setup)
-        data = [datum for batch in batches for datum in batch]
         library: Any = trl
+        settings = trl_side.settings(self.setup, self.rows.trl_batch, self.accumulate)
         args = library.SFTConfig(
-            **{**trl_side.settings(self.setup, BATCH, self.accumulate), "bf16": self.autocast},
+            **{**settings, "bf16": self.autocast},
+            use_liger_kernel=self.liger,
             padding_free=self.padding_free,
             max_length=None,
             packing=False,
@@ -160,7 +193,7 @@ class TrlSft:
         trainer = library.SFTTrainer(
             model,
             args,
-            train_dataset=Dataset.from_list([_to_trl_row(datum) for datum in data]),
+            train_dataset=Dataset.from_list(self.rows.trl_rows(self.setup)),
             processing_class=trl_side.fast_tokenizer(self.setup),
             peft_config=trl_side.lora_config(self.setup),
         )
@@ -188,6 +221,13 @@ def _with_mean_weights(batch: Sequence[Datum]) -> list[Datum]:
         )
         for datum in batch
     ]
+
+
+def _to_trl_pack(pack: Sequence[Datum]) -> dict[str, list[int]]:
+    """Concatenate rows as TRL's packing does, which also records their lengths."""
+    rows = [_to_trl_row(datum) for datum in pack]
+    joined = {key: [token for row in rows for token in row[key]] for key in rows[0]}
+    return {**joined, "seq_lengths": [len(row["input_ids"]) for row in rows]}
 
 
 def _to_trl_row(datum: Datum) -> dict[str, list[int]]:

@@ -16,12 +16,19 @@ from tests.bench.turns import Setup, Turns, Values
 def base_model(setup: Setup) -> Any:
     """Load the base model and run it once, since weights are read from disk lazily."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     library: Any = AutoModelForCausalLM
-    model = library.from_pretrained(
-        LocalHub().fetch(setup.model), dtype=getattr(torch, setup.dtype)
-    ).to(setup.device)
+    dtype, options = getattr(torch, setup.dtype), dict[str, Any]()
+    if setup.quantization == "4bit":
+        quantize: Any = BitsAndBytesConfig
+        options["quantization_config"] = quantize(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
+        )
+        options["device_map"] = {"": setup.device}
+    model = library.from_pretrained(LocalHub().fetch(setup.model), dtype=dtype, **options)
+    if not options:
+        model.to(setup.device)
     with torch.no_grad():
         model(input_ids=torch.arange(4, device=setup.device)[None])
     return model

@@ -42,8 +42,9 @@ class Turns:
         self._pipe.send(("done", {}))
 
     def report(self, **values: Any) -> None:
-        """Send the values of the step, with its peak memory."""
-        self._pipe.send(("report", {"peak_mb": peak_mb() - self._loaded_mb, **values}))
+        """Send the values of the step, with its peak memory above the loaded weights."""
+        memory = {"peak_mb": peak_mb() - self._loaded_mb, "loaded_mb": self._loaded_mb}
+        self._pipe.send(("report", {**memory, **values}))
 
 
 class Side(Protocol):
@@ -66,6 +67,7 @@ class Setup:
     dtype: str = "float32"  # of the base model
     model: str = MODEL  # a name that LocalHub resolves
     device: str = "cpu"  # or cuda
+    quantization: str = "none"  # of the base model, on both sides: none or 4bit
 
 
 @dataclass(frozen=True)

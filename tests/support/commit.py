@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+RESULTS = (":!/docs/results.*", ":!/docs/appendix/gpu.jsonl")
+
 
 def commit() -> str:
     """Return the short commit, with a plus for uncommitted changes other than results.
@@ -14,7 +16,7 @@ def commit() -> str:
     head = _git("rev-parse", "--short", "HEAD")
     if head is None:
         return "none"
-    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/docs/results.*")
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", *RESULTS)
     return f"{head}+" if changes else head
 
 

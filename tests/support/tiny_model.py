@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ def tiny_model(folder: Path, *, seed: int = 0, context: int = 256) -> Path:
 
     The same seed writes the same weights. Needs torch, transformers and tokenizers.
     """
-    _llama(folder, _tokenizer(folder), seed, context)
+    _llama(folder, byte_level_tokenizer(folder), seed, context)
     return folder
 
 
-def _tokenizer(folder: Path) -> int:
-    """Byte-level BPE with a ChatML template, as SmolLM2's; returns how many tokens it has."""
+def byte_level_tokenizer(folder: Path, texts: Iterable[str] = (TEXT,), size: int = 320) -> int:
+    """Write byte-level BPE with a ChatML template, as SmolLM2's; return its number of tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -36,12 +37,12 @@ def _tokenizer(folder: Path) -> int:
     tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokens.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=320,
+        vocab_size=size,
         special_tokens=special,
         show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    tokens.train_from_iterator([TEXT], trainer)
+    tokens.train_from_iterator(texts, trainer)
     build: Any = PreTrainedTokenizerFast  # transformers leaves it untyped
     fast = build(
         tokenizer_object=tokens,

@@ -1,0 +1,172 @@
+"""GPU benchmarks within a time limit: `python -m tests.bench.gpu [ROW...]`.
+
+Each row runs in a process of its own, with a time limit of its own, and appends a JSON line to the
+result file. Rows that were measured at the same commit on the same device are skipped.
+
+Environment variables: KITCHEN_GPU_SECONDS, the time of all rows; KITCHEN_GPU_DRY=1, tiny models on
+the CPU; KITCHEN_GPU_COMMIT, the commit of a copy without its git repository; KITCHEN_GPU_RESULTS,
+the result file; OUT, a folder that also gets the results, with profiles and logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from shutil import disk_usage
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench import machine
+from tests.bench.gpu.rows import ROWS
+
+ROOT = Path(__file__).parents[3]
+RESULTS = "docs/appendix/gpu.jsonl"
+SHARED_MEMORY = Path("/dev/shm")  # fast, and large enough for 8B where there is a GPU
+NEEDED = 24 * 2**30  # bytes for both models and their start weights
+DRY_SLOWER = 8  # the limits of a dry run, on CPU cores that may be busy
+SHORTEST = 10  # seconds; no row starts with less time left
+PACKAGES = ("triton", "datasets", "liger-kernel", "bitsandbytes")
+
+
+def main() -> int:
+    """Return 0, or 1 if a row failed."""
+    names = _parse_arguments()
+    deadline = monotonic() + float(os.environ.get("KITCHEN_GPU_SECONDS", "510"))
+    dry = os.environ.get("KITCHEN_GPU_DRY") == "1"
+    results = Path(os.environ.get("KITCHEN_GPU_RESULTS", "" if dry else ROOT / RESULTS))
+    facts = _facts("cpu" if dry else "cuda")
+    with tempfile.TemporaryDirectory(prefix="kitchen-gpu-", dir=_models_folder()) as folder:
+        out = Path(os.environ.get("OUT") or folder)
+        files = [path for path in (results, out / "gpu.jsonl") if path.name]
+        records = finished_rows(files, facts)
+        for name in names:
+            if name not in records:
+                records[name] = {"row": name, **facts, **run_row(name, Path(folder), out, deadline)}
+                _append(files, records[name])
+    _print(Console(width=150), [records[name] for name in names])
+    return int(any("error" in records[name] for name in names))
+
+
+def _parse_arguments() -> Sequence[str]:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: {', '.join(ROWS)}")
+    names: list[str] = parser.parse_args().rows
+    if unknown := [name for name in names if name not in ROWS]:
+        parser.error(f"unknown row {unknown[0]!r}; choose from {', '.join(ROWS)}")
+    return names or list(ROWS)
+
+
+def _facts(device: str) -> dict[str, str]:
+    facts = machine.facts(device)
+    versions = [f"{package} {machine.version_of(package)}" for package in PACKAGES]
+    kept = {key: facts[key] for key in ("date", "commit", "processor", "system")}
+    kept["commit"] = os.environ.get("KITCHEN_GPU_COMMIT") or kept["commit"]
+    kept["device"] = facts.get("device", "cpu")
+    return {**kept, "versions": ", ".join([facts["versions"], *versions])}
+
+
+def _models_folder() -> Path | None:
+    """Return shared memory if the models fit there, else None for the temporary folder."""
+    if SHARED_MEMORY.is_dir() and disk_usage(SHARED_MEMORY).free > NEEDED:
+        return SHARED_MEMORY
+    return None
+
+
+def finished_rows(files: Sequence[Path], facts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the rows that were measured at this commit on this device; not those that failed."""
+    if facts["commit"] == "none" or facts["commit"].endswith("+"):
+        return {}
+    lines = [line for path in files if path.is_file() for line in path.read_text().splitlines()]
+    finished = dict[str, dict[str, Any]]()
+    for record in map(json.loads, lines):
+        same = all(record[key] == facts[key] for key in ("commit", "device"))
+        if same and "error" not in record:
+            finished[record["row"]] = record
+    return finished
+
+
+def run_row(name: str, folder: Path, out: Path, deadline: float) -> dict[str, Any]:
+    """Run a row's process until its limit or the deadline; return its record."""
+    slower = DRY_SLOWER if os.environ.get("KITCHEN_GPU_DRY") == "1" else 1
+    limit = min(slower * ROWS[name].limit, deadline - monotonic())
+    if limit < SHORTEST:
+        return {"error": "not started: the time of all rows is used up"}
+    print(f"{name} (at most {limit:.0f} s)", flush=True)
+    started, log = monotonic(), folder / f"{name}.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.gpu.row", name, str(folder), str(out)],
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(limit)
+            problem = f"its process ended with exit code {process.returncode}"
+        except subprocess.TimeoutExpired:
+            problem = f"stopped after {limit:.0f} s"
+        with suppress(ProcessLookupError):  # no process of the row is left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    seconds = round(monotonic() - started, 1)
+    record = folder / f"{name}.json"
+    if record.is_file():
+        return {"seconds": seconds, **json.loads(record.read_text())}
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    return {"seconds": seconds, "error": f"{problem}; the end of its log:\n{tail}"}
+
+
+def _append(files: Sequence[Path], record: Mapping[str, Any]) -> None:
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            print(json.dumps(record), file=file, flush=True)
+
+
+def _print(console: Console, records: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(title="GPU benchmarks", title_justify="left")
+    for column in ("row", "s", "kitchen tokens/s", "figures", "sound"):
+        table.add_column(column, overflow="fold")
+    for record in records:
+        kitchen = record.get("sides", {}).get("kitchen", {})
+        rate = kitchen.get("tokens_per_second", {}).get("median")
+        table.add_row(
+            record["row"],
+            str(record.get("seconds", "")),
+            "" if rate is None else f"{rate:,.0f}",
+            _outcome(record),
+            {True: "yes", False: "NO"}.get(record.get("sound"), ""),  # type: ignore[arg-type]
+        )
+    console.print(table, markup=False)
+
+
+def _outcome(record: Mapping[str, Any]) -> str:
+    """Return the figures of a row, or why there are none."""
+    if "error" in record:
+        return f"FAILED: {record['error'].strip().splitlines()[-1][-300:]}"
+    if "not_measured" in record:
+        return f"not measured: {record['not_measured']}"
+    figures = record.get("figures") or record.get("counts") or {}
+    return "\n".join(f"{name}: {_number(value)}" for name, value in figures.items())
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_number(part)}" for name, part in value.items())
+    return f"{value:,.3g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Correctness on the device: laws of a training client, and tests of the local engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from tests.bench.gpu.workspace import Workspace
+
+LAWS = "tests/contracts/test_peft.py"
+ENGINE = (
+    "tests/adapters/peft/batching/test_shared_prefixes.py",
+    "tests/adapters/peft/sampling/test_sampler.py",
+    "tests/adapters/peft/sampling/test_scheduler.py",
+    "tests/adapters/peft/sampling/test_conversation_cache.py",
+    "tests/adapters/peft/model/test_layers.py",
+    "tests/adapters/peft/test_checkpoints.py",
+)
+DRY = ("-k", "TestFloat32 and (cross_entropy or sampl)")
+WORKERS = 8
+SECONDS = 75
+
+
+def checks(workspace: Workspace) -> Mapping[str, Any]:
+    """Run the tests; the log is kept in checks.log."""
+    log = workspace.out / "checks.log"
+    command = [sys.executable, "-m", "pytest", "-q", "-rf", "--tb=short", "-p", "no:cacheprovider"]
+    environ = {**os.environ, "KITCHEN_TEST_DEVICE": workspace.device, "OMP_NUM_THREADS": "1"}
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [*command, *_selected(workspace)], stdout=file, stderr=subprocess.STDOUT, env=environ
+        )
+        try:
+            code: int | None = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = None
+    lines = log.read_text(errors="replace").splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    record = {"title": "Correctness", "counts": _counts(lines), "failed": failed[:20]}
+    if code is None:
+        return {**record, "error": f"the tests were stopped after {SECONDS} s: {lines[-1:]}"}
+    return record if code == 0 else {**record, "error": "; ".join([*failed[:5], *lines[-1:]])}
+
+
+def _selected(workspace: Workspace) -> Sequence[str]:
+    if workspace.dry:
+        return (*DRY, LAWS)
+    parallel = ["-n", str(WORKERS)] if find_spec("xdist") else []
+    # the laws in float32 and bfloat16, and with a 4-bit base where bitsandbytes is installed
+    laws = ["-m", "slow or not slow", "-k", "not TestFloat32 and not TestBfloat16"]
+    return (*parallel, *laws, LAWS, *ENGINE)
+
+
+def _counts(lines: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of passed, failed and skipped tests in pytest's last line."""
+    return {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", " ".join(lines[-1:]))}

@@ -1,0 +1,109 @@
+"""GPU benchmarks: rows are skipped, stopped and recorded, and a dry run measures all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from tests.bench.gpu.__main__ import ROOT, finished_rows, run_row
+from tests.bench.gpu.decoding import bytes_read
+from tests.bench.gpu.rows import ROWS
+from tests.bench.sft import Packs
+from tests.bench.turns import Setup
+from tests.support.tiny_model import tiny_model
+
+FACTS = {"commit": "abc", "device": "H100"}
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
+    folder = tmp_path_factory.mktemp("gpu")
+    return Setup(folder, steps=2, model=f"path:{tiny_model(folder / 'tiny', context=1024)}")
+
+
+def write(path: Path, *records: dict[str, str]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_rows_of_this_commit_and_device_are_finished(tmp_path: Path) -> None:
+    done = {"row": "dpo_1b", **FACTS}
+    file = write(
+        tmp_path / "gpu.jsonl",
+        done,
+        {"row": "rl_1b", **FACTS, "error": "out of memory"},
+        {"row": "sft_1b", **FACTS, "commit": "def"},
+        {"row": "sft_8b", **FACTS, "device": "H200"},
+    )
+    assert finished_rows([file, tmp_path / "none"], FACTS) == {"dpo_1b": done}
+
+
+@pytest.mark.parametrize("commit", ["abc+", "none"])
+def test_rows_of_uncommitted_code_run_again(tmp_path: Path, commit: str) -> None:
+    facts = {**FACTS, "commit": commit}
+    file = write(tmp_path / "gpu.jsonl", {"row": "dpo_1b", **facts})
+    assert finished_rows([file], facts) == {}
+
+
+def test_a_row_without_time_is_not_started(tmp_path: Path) -> None:
+    record = run_row("dpo_1b", tmp_path, tmp_path, monotonic() + 5)
+    assert record == {"error": "not started: the time of all rows is used up"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_that_is_not_supported_says_why(tmp_path: Path) -> None:
+    record = run_row("full_1b", tmp_path, tmp_path, monotonic() + 600)
+    assert record["not_measured"].startswith("not supported: ")
+    assert "error" not in record
+
+
+def test_packs_are_full_and_trl_gets_the_same_rows(setup: Setup) -> None:
+    packs = Packs(count=2, size=256, shortest=16, longest=256)
+    batches, trl_rows = packs.batches(setup), packs.trl_rows(setup)
+    lengths = [len(datum.tokens) + 1 for batch in batches for datum in batch]
+    assert min(lengths) >= 16
+    assert [sum(row["seq_lengths"]) for row in trl_rows] == [256] * 4
+    assert [length for row in trl_rows for length in row["seq_lengths"]] == lengths
+    first = batches[0][0]
+    trained = sum(label != -100 for label in trl_rows[0]["labels"][: lengths[0]])
+    assert trl_rows[0]["input_ids"][: lengths[0] - 1] == first.tokens.tolist()
+    assert trained == int(first.loss_inputs["weights"].sum())
+
+
+def test_weights_and_active_keys_are_read_once_a_token(setup: Setup) -> None:
+    # layers: 2 · (64 · 64 · 2 + 64 · 32 · 2 + 3 · 64 · 128); output layer: 64 · 320
+    weights = (2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128) + 64 * 320) * 4
+    keys = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head_dim, float32
+    assert bytes_read(setup, 10, [1]) == 0
+    assert bytes_read(setup, 10, [2, 3]) == 2 * weights + (2 * 11 + 12) * keys
+
+
+@pytest.mark.slow
+def test_a_dry_run_measures_all_rows(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    environ = {**os.environ, "KITCHEN_GPU_DRY": "1", "KITCHEN_GPU_SECONDS": "1700"}
+    done = subprocess.run(
+        [ROOT / "tests/bench/gpu.sh"],
+        env={**environ, "OUT": str(tmp_path), "KITCHEN_GPU_WHEELS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    assert [record["row"] for record in records] == list(ROWS)
+    assert all(record["sound"] for record in records if "sound" in record)
+    not_measured = [record["row"] for record in records if "not_measured" in record]
+    assert not_measured == ["sft_8b_4bit", "full_1b"]
+    for name in ("sft_8b", "sampling_1b", "sampling_8b"):
+        record = records[list(ROWS).index(name)]
+        assert record["sides"]["kitchen"]["tokens_per_second"]["median"] > 0
+    assert (tmp_path / "profile-sampling_1b.txt").stat().st_size > 0
