@@ -28,7 +28,7 @@ def convert(source: Path, target: Path) -> None:
         del configuration.quantization_config
     # a second model takes the weights, because one loaded from GGUF cannot be saved
     with torch.device("meta"):
-        model = auto.from_config(configuration, dtype=torch.float32)
+        model = auto.from_config(configuration, dtype=torch.float32, trust_remote_code=False)
     model.load_state_dict(loaded.state_dict(), assign=True)
     model.tie_weights()
     model.generation_config = loaded.generation_config

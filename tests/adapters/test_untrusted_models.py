@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from adapters.local.hub import LocalHub
-from adapters.peft.model.base_model import load_base
+from adapters.peft.model.base_model import load_base, untrained_parts
 from adapters.peft.settings import Settings
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError
+from kitchen.types import Lora
 from tests.support.tiny_model import tiny_model
 
 CODE = """from pathlib import Path
@@ -46,7 +47,11 @@ def open_model(folder: Path) -> None:
     load_base(LocalHub(), f"path:{folder}", settings, torch.device("cpu"), torch.float32)
 
 
-@pytest.mark.parametrize("open_it", [open_model, load_tokenizer])
+def build_modules(folder: Path) -> None:
+    untrained_parts(folder, Lora())
+
+
+@pytest.mark.parametrize("open_it", [open_model, build_modules, load_tokenizer])
 def test_custom_code_is_never_run(
     folder: Path,
     tmp_path: Path,
@@ -67,6 +72,27 @@ def test_custom_code_is_never_run(
         open_it(folder)
     assert not marker.exists()
     assert sys.stdin.read() == "y\ny\ny\n"
+
+
+@pytest.mark.parametrize("model_type", ["vit", "wav2vec2", "t5"])
+@pytest.mark.parametrize("open_it", [open_model, build_modules])
+def test_custom_code_of_no_language_model_is_not_run(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    open_it: Callable[[Path], object],
+    model_type: str,
+) -> None:
+    """transformers knows the configuration, but no causal language model that has it."""
+    marker = tmp_path / "ran"
+    (folder / "odd.py").write_text(CODE.format(marker=str(marker)))
+    classes = {"AutoModelForCausalLM": "odd.Model"}
+    change(folder / "config.json", model_type=model_type, architectures=["Model"], auto_map=classes)
+    monkeypatch.setattr(sys, "stdin", StringIO("y\ny\n"))
+    with pytest.raises(BackendError, match=r"custom code \(auto_map\), which is never run"):
+        open_it(folder)
+    assert not marker.exists()
+    assert sys.stdin.read() == "y\ny\n"
 
 
 def test_known_architecture_ignores_custom_code(folder: Path) -> None:

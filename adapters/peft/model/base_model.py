@@ -100,7 +100,9 @@ def read_architecture(folder: Path) -> Any:
     library: Any = transformers
     check_config(folder)
     with _explained(folder):
-        return library.AutoModelForCausalLM.from_config(_read_config(folder))
+        return library.AutoModelForCausalLM.from_config(
+            _read_config(folder), trust_remote_code=False
+        )
 
 
 def untrained_parts(folder: Path, lora: Lora) -> tuple[str, ...]:
