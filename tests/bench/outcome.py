@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.bench.quartiles import Quartiles, Ratio
 from tests.bench.results import DROPPED
-from tests.bench.turns import Step
+from tests.bench.turns import Step, numbers
 
 FLOP_COUNTS = ("flops", "flops_shared")  # every row separately; shared prefixes once
 
@@ -116,7 +116,7 @@ class Outcome:
                 "side": name,
                 "dropped": DROPPED,
                 "seconds": [step.seconds for step in steps],
-                "steps": [_scalars(step) for step in steps],
+                "steps": [numbers(step.values) for step in steps],
             }
             if name != self.gauge and steps[DROPPED:]:
                 record["tokens_per_second"] = Quartiles.of(self._rates(name)).record()
@@ -151,8 +151,3 @@ class Outcome:
 
     def _peak(self, name: str) -> float:
         return max(float(step.values["peak_mb"]) for step in self.steps[name])
-
-
-def _scalars(step: Step) -> dict[str, Any]:
-    """Return the values of a step without texts and other lists."""
-    return {key: value for key, value in step.values.items() if not isinstance(value, list)}

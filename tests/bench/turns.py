@@ -70,6 +70,11 @@ class Setup:
     quantization: str = "none"  # of the base model, on both sides: none or 4bit
 
 
+def numbers(values: Values) -> dict[str, Any]:
+    """Return the values of a step without texts and other lists."""
+    return {key: value for key, value in values.items() if not isinstance(value, list)}
+
+
 @dataclass(frozen=True)
 class Step:
     """One step as the parent process measured it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import traceback
@@ -12,9 +13,10 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from tests.bench.turns import Finished, Side, Step, Turns, Values
+from tests.bench.turns import Finished, Side, Step, Turns, Values, numbers
 
 EXIT_TIMEOUT = 10.0  # seconds
+_log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -57,6 +59,7 @@ class Worker:
         self._expect("done")
         seconds = perf_counter() - started
         values = self._expect("report")
+        _log.info("%s: %.3f s %s", self.name, seconds, numbers(values))
         self.ready()
         return Step(seconds, values)
 

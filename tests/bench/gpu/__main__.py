@@ -28,13 +28,17 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench import machine
+from tests.bench.gpu.row import MODELS
 from tests.bench.gpu.rows import ROWS
+from tests.bench.random_model import SIZES
 
 ROOT = Path(__file__).parents[3]
 RESULTS = "docs/appendix/gpu.jsonl"
 SHARED_MEMORY = Path("/dev/shm")  # fast, and large enough for 8B where there is a GPU
 NEEDED = 24 * 2**30  # bytes for both models and their start weights
 DRY_SLOWER = 8  # the limits of a dry run, on CPU cores that may be busy
+WITHOUT_MODELS = {"checks", "probes", "full_1b"}
+LOG_LINES = 40  # of a row that was stopped: its steps so far
 SHORTEST = 10  # seconds; no row starts with less time left
 PACKAGES = ("triton", "datasets", "liger-kernel", "bitsandbytes")
 
@@ -50,10 +54,15 @@ def main() -> int:
         out = Path(os.environ.get("OUT") or folder)
         files = [path for path in (results, out / "gpu.jsonl") if path.name]
         records = finished_rows(files, facts)
-        for name in names:
-            if name not in records:
-                records[name] = {"row": name, **facts, **run_row(name, Path(folder), out, deadline)}
-                _append(files, records[name])
+        due = [name for name in names if name not in records]
+        # the models are written while the tests run
+        models = start(models_of(due), Path(folder), out) if set(due) - WITHOUT_MODELS else None
+        for name in due:
+            if models and name != "checks":
+                print(f"models: {wait(models, deadline - monotonic())}", flush=True)
+                models = None
+            records[name] = {"row": name, **facts, **run_row(name, Path(folder), out, deadline)}
+            _append(files, records[name])
     _print(Console(width=150), [records[name] for name in names])
     return int(any("error" in records[name] for name in names))
 
@@ -96,6 +105,13 @@ def finished_rows(files: Sequence[Path], facts: Mapping[str, str]) -> dict[str, 
     return finished
 
 
+def models_of(rows: Sequence[str]) -> str:
+    """Return the name of the process that writes the models of some rows, in their order."""
+    sizes = (name.split("_")[-1] for name in rows if name not in WITHOUT_MODELS)
+    found = (size if size in SIZES else "8b" for size in sizes)  # sft_8b_4bit
+    return "-".join([MODELS, *dict.fromkeys(found)])
+
+
 def run_row(name: str, folder: Path, out: Path, deadline: float) -> dict[str, Any]:
     """Run a row's process until its limit or the deadline; return its record."""
     slower = DRY_SLOWER if os.environ.get("KITCHEN_GPU_DRY") == "1" else 1
@@ -103,29 +119,39 @@ def run_row(name: str, folder: Path, out: Path, deadline: float) -> dict[str, An
     if limit < SHORTEST:
         return {"error": "not started: the time of all rows is used up"}
     print(f"{name} (at most {limit:.0f} s)", flush=True)
-    started, log = monotonic(), folder / f"{name}.log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
+    started = monotonic()
+    problem = wait(start(name, folder, out), limit)
+    seconds = round(monotonic() - started, 1)
+    record = folder / f"{name}.json"
+    if record.is_file():
+        return {"seconds": seconds, **json.loads(record.read_text())}
+    log = (folder / f"{name}.log").read_text(errors="replace")
+    tail = "\n".join(log.splitlines()[-LOG_LINES:])
+    return {"seconds": seconds, "error": f"{problem}; the end of its log:\n{tail}"}
+
+
+def start(name: str, folder: Path, out: Path) -> subprocess.Popen[bytes]:
+    with (folder / f"{name}.log").open("w") as file:
+        return subprocess.Popen(
             [sys.executable, "-m", "tests.bench.gpu.row", name, str(folder), str(out)],
             cwd=ROOT,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        try:
-            process.wait(limit)
-            problem = f"its process ended with exit code {process.returncode}"
-        except subprocess.TimeoutExpired:
-            problem = f"stopped after {limit:.0f} s"
+
+
+def wait(process: subprocess.Popen[bytes], limit: float) -> str:
+    """Wait for a row's process, and end what is left of it; return how it ended."""
+    try:
+        end = f"its process ended with exit code {process.wait(max(0.0, limit))}"
+    except subprocess.TimeoutExpired:
+        end = f"stopped after {limit:.0f} s"
+    finally:
         with suppress(ProcessLookupError):  # no process of the row is left
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    seconds = round(monotonic() - started, 1)
-    record = folder / f"{name}.json"
-    if record.is_file():
-        return {"seconds": seconds, **json.loads(record.read_text())}
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-    return {"seconds": seconds, "error": f"{problem}; the end of its log:\n{tail}"}
+    return end
 
 
 def _append(files: Sequence[Path], record: Mapping[str, Any]) -> None:

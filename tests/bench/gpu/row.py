@@ -1,8 +1,12 @@
-"""One row in a process of its own: `python -m tests.bench.gpu.row NAME FOLDER OUT`."""
+"""One row in a process of its own: `python -m tests.bench.gpu.row NAME FOLDER OUT`.
+
+The name `models-8b-1b` writes the models of these sizes.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import traceback
@@ -13,11 +17,18 @@ from tests.bench.__main__ import QUIET
 from tests.bench.gpu.rows import ROWS
 from tests.bench.gpu.workspace import NotMeasured, Workspace
 
+MODELS = "models"
+
 
 def main(name: str, folder: str, out: str) -> None:
     """Write the row's record to FOLDER/NAME.json; a failure is recorded as its error."""
     os.environ.update(QUIET)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     workspace = Workspace(Path(folder), Path(out), os.environ.get("KITCHEN_GPU_DRY") == "1")
+    if name.startswith(MODELS):
+        for size in name.split("-")[1:]:
+            workspace.setup(size)
+        return
     try:
         record: dict[str, Any] = dict(ROWS[name].run(workspace))
     except NotMeasured as reason:

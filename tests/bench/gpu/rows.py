@@ -187,15 +187,15 @@ ROWS: Mapping[str, Row] = MappingProxyType(
     {
         "checks": Row(85, checks),
         "probes": Row(50, probes),
-        "sft_8b": Row(190, sft_8b),
+        "sft_8b": Row(200, sft_8b),
         "sft_1b": Row(80, sft_1b),
         "dpo_1b": Row(60, dpo_1b),
         "rl_1b": Row(60, rl_1b),
-        "sampling_1b": Row(120, sampling_1b),
+        "sampling_1b": Row(130, sampling_1b),
         "sampling_8b": Row(110, decoding),
         "sft_8b_4bit": Row(130, sft_8b_4bit),
         "full_1b": Row(10, full_1b),
         "profile_sampling_1b": Row(40, lambda workspace: profile(workspace, "sampling_1b")),
-        "profile_sft_8b": Row(60, lambda workspace: profile(workspace, "sft_8b")),
+        "profile_sft_8b": Row(75, lambda workspace: profile(workspace, "sft_8b")),
     }
 )

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from tests.bench.gpu.__main__ import ROOT, finished_rows, run_row
+from tests.bench.gpu.__main__ import ROOT, finished_rows, models_of, run_row
 from tests.bench.gpu.decoding import bytes_read
 from tests.bench.gpu.rows import ROWS
 from tests.bench.sft import Packs
@@ -57,6 +57,12 @@ def test_a_row_without_time_is_not_started(tmp_path: Path) -> None:
     record = run_row("dpo_1b", tmp_path, tmp_path, monotonic() + 5)
     assert record == {"error": "not started: the time of all rows is used up"}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_models_of_the_rows_are_written() -> None:
+    assert models_of(list(ROWS)) == "models-8b-1b"
+    assert models_of(["checks", "sampling_1b", "profile_sampling_1b"]) == "models-1b"
+    assert models_of(["sft_8b_4bit"]) == "models-8b"
 
 
 def test_a_row_that_is_not_supported_says_why(tmp_path: Path) -> None:
