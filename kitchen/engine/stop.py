@@ -43,6 +43,7 @@ class StopSignal:
         nothing to save, raises KeyboardInterrupt.
         """
         if self.requested or not self.unsaved:
+            self.requested = False  # the event loop cancels the task: not to be reported as ours
             raise KeyboardInterrupt
         self.requested = True
         later(

@@ -120,6 +120,20 @@ def test_an_interrupted_run_is_saved_and_resumed(folder: Path, number: int) -> N
     assert [json.loads(line)["stirred"] for line in lines] == list(range(1, 41))
 
 
+def test_a_second_signal_stops_at_once(folder: Path) -> None:
+    with python_process(folder, "-m", "kitchen.cli", *RUN, stderr=subprocess.STDOUT) as process:
+        lines = LineReader(process.stdout)
+        lines.wait_for("Minutes step 5/40")
+        process.send_signal(signal.SIGINT)
+        lines.wait_for("Ctrl-C again stops at once")
+        process.send_signal(signal.SIGINT)
+        code, output = process.wait(60), lines.read_all()
+    assert code == 130, output
+    assert "interrupted: stopped at once" in output
+    assert "kitchen resume mine" in output
+    assert "exception" not in output
+
+
 def test_without_save_points_a_run_starts_over(folder: Path) -> None:
     code, output = signalled(folder, "save=0")
     assert code == 130, output
