@@ -32,7 +32,7 @@ from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import Setting, SettingSource, from_arguments, from_file
 from kitchen.engine.plan import Plan, check
 from kitchen.engine.preview import verify
-from kitchen.errors import ConfigError, KitchenError, did_you_mean
+from kitchen.errors import ConfigError, KitchenError, did_you_mean, exits_as_failures
 from kitchen.ports import BlobStore, blob_name
 from kitchen.recipe import Recipe
 from kitchen.types import RunId
@@ -264,4 +264,5 @@ def plan_request(resolved: ResolvedRequest, recipe: Recipe, *, strict: bool) -> 
             for name in resolved.plan.not_honoured
         ]
     if resolved.kitchen is not None:
-        resolved.problems += verify(resolved.step, resolved.kitchen.ports())
+        with resolved.collecting(), exits_as_failures():
+            resolved.problems += verify(resolved.step, resolved.kitchen.ports())

@@ -19,7 +19,7 @@ from kitchen.config.request import Problems, ResolvedRequest, RunRequest, resolv
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.preview import preview
 from kitchen.engine.type_names import read_names, return_names, short_name
-from kitchen.errors import KitchenError
+from kitchen.errors import KitchenError, exits_as_failures
 from kitchen.secrets import printable
 from kitchen.stage import Stage
 from kitchen.types import Price, Table
@@ -215,7 +215,7 @@ def _print_preview(out: Console, resolved: ResolvedRequest, price: float | None)
     inputs: dict[Any, Any] = dict(resolved.kitchen.ports())
     if price is not None:
         inputs[Price] = Price(price)
-    with resolved.collecting():
+    with resolved.collecting(), exits_as_failures():
         for shown in preview(resolved.step, inputs):
             tables.append(shown)
             out.print()

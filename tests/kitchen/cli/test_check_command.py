@@ -13,6 +13,18 @@ from tests.support.soup import FAKE, SMALL
 
 pytestmark = pytest.mark.usefixtures("here")
 
+EXITING = '''"""A recipe whose stage ends the process."""
+import sys
+from kitchen import Recipe, Stage, Step, sequence
+class Boil(Stage):
+    def run(self) -> None: ...
+    def {method}(self) -> None:
+        {statement}
+class {name}(Recipe):
+    def workflow(self) -> Step:
+        return sequence(Boil())
+'''
+
 
 def test_several_problems_are_numbered() -> None:
     arguments = ("lr=1", "--training", "fak", "--set", "hbu.x=1", "--config", "no.yaml")
@@ -93,3 +105,22 @@ def test_a_preview_of_bad_rows_ends_with_3(here: Path) -> None:
     shown = output(3, "check", *SMALL, "dataset=rows.jsonl", "--preview")
     assert re.search(r"error: rows\.jsonl:\d+: ", shown)
     assert "{question: 'two'}" in shown
+
+
+@pytest.mark.parametrize("statement", ["sys.exit(0)", "raise SystemExit", "exit(3)"])
+@pytest.mark.parametrize(
+    ("method", "command"),
+    [("verify", ("check",)), ("verify", ("run",)), ("preview", ("check", "--preview"))],
+)
+def test_checks_of_a_stage_that_exit_are_reported(
+    here: Path, method: str, command: tuple[str, ...], statement: str
+) -> None:
+    name = f"exits_{method}_{len(command)}_{command[0]}_{len(statement)}"
+    (here / "recipes").mkdir(exist_ok=True)
+    recipe = EXITING.format(name="Exits", method=method, statement=statement)
+    (here / "recipes" / f"{name}.py").write_text(recipe)
+    word, *options = command
+    shown = output(1, word, f"recipes.{name}", *options, *FAKE)
+    assert "SystemExit" in shown
+    assert f"recipes/{name}.py:7 in {method}" in shown
+    assert not (here / "runs").exists()
