@@ -16,6 +16,7 @@ from kitchen.ports.blobs import BlobStore
 
 _UNKNOWN_HOST = "an unknown host (its claim is damaged)"
 _UNKNOWN = "unknown"  # start time of a process, where the system does not report it
+_DEAD = ("Z", "X", "x")  # states of a process that has ended
 
 
 class InUse(ConfigError):
@@ -81,11 +82,15 @@ def _may_be_alive(claim: Mapping[str, Any]) -> bool:
 def _start_time(pid: int) -> str:
     """Return the start time of a process in kernel clock ticks; "" if it is dead.
 
-    It distinguishes a process from a later one with the same pid.
+    It distinguishes a process from a later one with the same pid. A killed process whose parent has
+    not read its status yet, as in containers without an init process, is dead.
     """
     if Path("/proc/self/stat").exists():
-        stat = Path(f"/proc/{pid}/stat")
-        return stat.read_text().rsplit(")", 1)[1].split()[19] if stat.exists() else ""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:  # dead, perhaps since a moment ago
+            return ""
+        return "" if fields[0] in _DEAD else fields[19]
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 import kitchen
 from adapters.fake.blobs import FakeBlobs
 from kitchen.errors import ConfigError, KitchenError
-from kitchen.runs.lock import InUse, lease
+from kitchen.runs.lock import InUse, in_use, lease
 from kitchen.runs.store import list_runs, read_run, run_names
 from recipes.sl_basic import SlBasic
 from tests.support.commands import in_folder
@@ -108,6 +111,24 @@ def test_a_damaged_lease_is_taken_over_on_request(claim: bytes) -> None:
     with lease(blobs, "dish", take_over=True):
         assert len(blobs.list("dish/lease/")) == 1
     assert not blobs.list("dish/lease/")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the states of processes")
+def test_run_of_a_killed_process_is_not_in_use() -> None:
+    """Its parent may never read its status, as in a container without an init process."""
+    blobs = FakeBlobs()
+    child = subprocess.Popen(["sleep", "60"])
+    stat = Path(f"/proc/{child.pid}/stat")
+    born = stat.read_text().rsplit(")", 1)[1].split()[19]
+    claim = {"host": socket.gethostname(), "pid": child.pid, "born": born}
+    blobs.write("dish/lease/0.json", json.dumps(claim).encode())
+    assert in_use(blobs, "dish")
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, and its status unread
+    assert stat.exists()
+    assert not in_use(blobs, "dish")
+    child.wait()
+    assert not in_use(blobs, "dish")
 
 
 def test_folders_that_are_no_runs_are_not_listed() -> None:
