@@ -91,6 +91,8 @@ class Journal:
     def state(self) -> Mapping[str, Any]:
         """Return the number of written rows and their SHA-256, to be compared on resume."""
         with self._lock:
+            if self._must_cut:  # the digest may be that of rows that are dropped
+                self._digest = hashlib.sha256(self._content()[: self._size()])
             return {"rows": len(self._ends), "sha256": self._digest.hexdigest()}
 
     def begins_with(self, state: Mapping[str, Any]) -> bool:

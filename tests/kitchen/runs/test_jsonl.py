@@ -114,6 +114,20 @@ def test_rows_from_a_number_on_are_dropped(store: type[FakeBlobs], first_dropped
     assert again.state() == journal.state()
 
 
+@pytest.mark.parametrize("first_dropped", [0, 2, 4])
+def test_state_of_dropped_rows_is_that_of_the_rest(first_dropped: int) -> None:
+    """Another journal may have the state recorded before this one is written."""
+    blobs = Appending()
+    journal = Journal(blobs, "soup/metrics.jsonl")
+    for number in range(5):
+        journal.put(number, [{"n": number}])
+    journal.flush()
+    journal.put(first_dropped, [{"n": first_dropped, "loss": 0.5}])  # not written yet
+    state = journal.state()
+    assert state["rows"] == first_dropped
+    assert Journal(blobs, "soup/metrics.jsonl").begins_with(state)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
