@@ -82,6 +82,13 @@ def test_a_model_that_is_trained_whole_has_no_notes(tmp_path: Path) -> None:
         {"num_hidden_layers": 10**7},
         {"vocab_size": 10**12},
         {"hidden_size": 10**9},
+        {"head_dim": 10**12},
+        {"num_key_value_heads": 10**12},
+        {"decoder_layers": 10**7},  # of BART
+        {"n_layers": 10**7},  # of MPT
+        {"n_embd": 10**9},  # of GPT-2
+        {"ffn_dim": 10**12},  # of OPT
+        {"n_shared_experts": 10**9},
         {"final_logit_softcapping": 30.0},
         {"logits_scaling": 8},
         {"logit_scale": 0.0625},
