@@ -18,6 +18,7 @@ ROLES: Mapping[str, str] = {
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
+    "function": "tool",  # OpenAI's older name
 }
 SHAREGPT_ROLES: Mapping[str, str] = {
     **ROLES,

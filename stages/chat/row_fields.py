@@ -209,7 +209,7 @@ _MESSAGES = (
         "message",
         "OpenAI, TRL, Axolotl",
         "supported",
-        "`system` or `developer`, `user`, `assistant`, `tool`",
+        "`system` or `developer`, `user`, `assistant`, `tool` or `function`",
     ),
     RowField(
         "content",

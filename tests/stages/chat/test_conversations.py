@@ -72,6 +72,23 @@ def test_many_turns_keep_order_and_trainable_marks():
     assert not read.single_turn
 
 
+@pytest.mark.parametrize("name", ["tool", "function"])  # OpenAI's older name
+def test_result_of_a_tool_has_the_role_tool(name):
+    call = {"name": "time", "arguments": "{}"}
+    row = {
+        "messages": [
+            {"role": "user", "content": "What time is it?"},
+            {"role": "assistant", "content": None, "function_call": call},
+            {"role": name, "name": "time", "content": "12:00"},
+            {"role": "assistant", "content": "Noon."},
+        ],
+        "functions": [{"name": "time", "description": "The time.", "parameters": {}}],
+    }
+    messages = parse_conversation(row, "a:1").messages
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert messages[2] == Message("tool", "12:00", fields={"name": "time"})
+
+
 def bad_message(**message):
     return {
         "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}, message]
