@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,7 +61,8 @@ def _read_header(reader: LineReader) -> CsvDialect:
         first = next((line for line in reader if line.strip()), None)
     if first is None:
         raise DataError(f"{reader.label}: is empty; the first line must name the columns")
-    delimiter = delimiter or _delimiter(first)
+    with _csv_errors(reader, reader.line):
+        delimiter = delimiter or _delimiter(first)
     lines = _Lines(first, reader)
     columns = _next_cells(csv.reader(lines, delimiter=delimiter, strict=True), reader, reader.line)
     assert columns is not None, "the header has at least one line"
@@ -172,9 +174,22 @@ def _records(
 
 
 def _next_cells(records: Iterator[list[str]], reader: LineReader, line: int) -> list[str] | None:
-    try:
+    with _csv_errors(reader, line):
         return next(records, None)
+
+
+@contextmanager
+def _csv_errors(reader: LineReader, line: int) -> Iterator[None]:
+    """Translate errors of the csv module into DataError."""
+    try:
+        yield
     except csv.Error as error:
+        if "new-line character" in str(error):
+            raise reader.error(
+                "has carriage returns (\\r) that end no line; save the file with line feeds (\\n) "
+                "at the ends of lines",
+                line,
+            ) from error
         raise reader.error(
             f"is not CSV: {error}; check where a double quote opens and closes (a value of "
             f"more than {csv.field_size_limit():,} characters needs JSONL)",

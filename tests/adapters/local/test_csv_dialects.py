@@ -68,6 +68,10 @@ def test_words_are_no_missing_values(tmp_path: Path, cell: str) -> None:
         ("sep=;\n", "d.csv"),
         ("prompt,completion,\na,b,c\n", "d.csv:2"),
         ("prompt;completion\na;b;c\n", "d.csv:2"),
+        ("prompt,completion\ra,b\rc,d\r", "d.csv:1: has carriage returns"),  # of old Macs
+        ("prompt\ra\rb\r", "d.csv:1: has carriage returns"),
+        ("prompt,completion\na\rb,c\n", "d.csv:2: has carriage returns"),
+        (f"{'p' * 200_000},completion\na,b\n", "d.csv:1: is not CSV"),
     ],
 )
 def test_what_stays_unreadable_is_an_error(tmp_path: Path, text: str, place: str) -> None:
