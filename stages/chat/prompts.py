@@ -132,9 +132,14 @@ def render_prompt(
     """Return the (T,) tokens of messages, through the chat template or concatenated.
 
     `chat` is None to use the template if there is one. A template without a place for tools gets
-    them in the system prompt. Raises DataError for tools, variables of the template and fields of
-    messages that are not rendered.
+    them in the system prompt. Raises DataError for no messages, and for tools, variables of the
+    template and fields of messages that are not rendered.
     """
+    if not messages:
+        raise DataError(
+            "the first message is the assistant's, so there is no prompt; start with a user or "
+            "system message"
+        )
     parsed = messages_from_dicts(messages)
     inputs = TemplateInputs(tuple(tools), chat_template_kwargs)
     if not uses_chat_template(tokenizer, chat):

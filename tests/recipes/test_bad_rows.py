@@ -37,11 +37,12 @@ LONG_PAIR = json.dumps({"prompt": "a", "chosen": LONG, "rejected": "n"})
 LONG_LABEL = json.dumps({"prompt": "a", "completion": LONG, "label": True})
 TIE = '{"prompt": "a", "chosen": "y", "rejected": "y"}'
 NO_PAIR = '{"prompt": "a", "completion": "y"}'
+NO_PROMPT = '{"messages": [{"role": "assistant", "content": "a"}]}'
 DROP: Mapping[str, Any] = {"bad_rows": "drop"}
 FEW: Mapping[str, Any] = {"eval_every": 0, "batch_size": 4}
 Case = tuple[Callable[..., Recipe], Mapping[str, Any], Sequence[str], Sequence[str]]
 CASES: Mapping[str, Case] = {
-    "sl_basic": (SlBasic, {"dataset": "d", **FEW}, ANSWERS, [*BROKEN, LONG_ANSWER]),
+    "sl_basic": (SlBasic, {"dataset": "d", **FEW}, ANSWERS, [*BROKEN, NO_PROMPT, LONG_ANSWER]),
     "chat_sl": (ChatSl, {"mixture": {"d": 1}, "steps": 2, **FEW}, ANSWERS, [*BROKEN, LONG_ANSWER]),
     "off_policy": (
         DistillationOffPolicy,
@@ -53,11 +54,11 @@ CASES: Mapping[str, Case] = {
         Distillation,
         {"dataset": "d", "instruction": "Be brief.", "steps": 1},
         ANSWERS,
-        BROKEN,
+        [*BROKEN, NO_PROMPT],
     ),
-    "dpo": (Dpo, {"dataset": "d", **FEW}, PAIRS, [*BROKEN, TIE, LONG_PAIR]),
+    "dpo": (Dpo, {"dataset": "d", **FEW}, PAIRS, [*BROKEN, NO_PROMPT, TIE, LONG_PAIR]),
     "kto": (Kto, {"dataset": "d", **FEW}, LABELS, [*BROKEN[:3], NO_PAIR, LONG_LABEL]),
-    "rl": (Rl, {"dataset": "d", "steps": 1}, ANSWERS, BROKEN),
+    "rl": (Rl, {"dataset": "d", "steps": 1}, ANSWERS, [*BROKEN, NO_PROMPT]),
     "rlhf": (Rlhf, {"preferences": "d", "steps": 1}, PAIRS, [*BROKEN, TIE, NO_PAIR]),
 }
 
@@ -104,6 +105,25 @@ def test_bad_rows_are_errors_by_default(tmp_path: Path, name: str) -> None:
         run(tmp_path, recipe(**settings))
 
 
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Evaluate(dataset="d", evaluation={"metric": "text"}),
+        Evaluate(dataset="d", evaluation={"metric": "choice"}),
+        Rl(dataset="d", steps=1),
+        Distillation(dataset="d", instruction="Be brief.", steps=1),
+        DistillationOffPolicy(dataset="d", instruction="Be brief.", **FEW),
+    ],
+)
+def test_answer_without_a_prompt_is_an_error(tmp_path: Path, recipe: Recipe) -> None:
+    row = {**json.loads(NO_PROMPT), "choices": ["a", "b"]}
+    (tmp_path / "d").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "d" / f"{split}.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
+    with pytest.raises(DataError, match=r"d/t\w+\.jsonl:1: the first message is the assistant's"):
+        run(tmp_path, recipe)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_but_bad_rows_is_an_error(tmp_path: Path, name: str) -> None:
     recipe, settings, _, bad = CASES[name]
@@ -117,7 +137,7 @@ def test_evaluation_leaves_bad_rows_out(tmp_path: Path, metric: str) -> None:
     good = [row.replace("!", "") for row in ANSWERS] if metric != "json" else [
         json.dumps({"prompt": "a", "completion": '{"b": 1}'})
     ] * 4  # fmt: skip
-    bad = [*BROKEN, *([LONG_ANSWER] if metric == "loss" else [])]
+    bad = [*BROKEN, NO_PROMPT, *([LONG_ANSWER] if metric == "loss" else [])]
     bad += ['{"prompt": "a", "completion": "no JSON"}'] if metric == "json" else []
     (tmp_path / "d.jsonl").write_text("\n".join([*good, *bad]) + "\n")
     settings = {"dataset": "d.jsonl", "evaluation": {"metric": metric}}
