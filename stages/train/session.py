@@ -65,7 +65,8 @@ class OpenSession(Stage):
         model = initial.weights.model
         alpha = initial.lora.alpha if "lora_alpha" in client.capabilities else None
         tokenizer = models.tokenizer(model)
-        table = model_table(model, tokenizer, models.notes(model, initial.lora))
+        notes = [*models.notes(model, initial.lora), *rendering_notes(initial.weights)]
+        table = model_table(model, tokenizer, notes)
         return tokenizer, TrainedModel(model, models.hidden_size(model), alpha), table
 
     def needs(self) -> Iterable[Need]:
@@ -139,6 +140,8 @@ def load_initial_weights(
 ) -> Facts:
     """Load weights that a run saved, if any, and return the facts that numbers depend on."""
     facts = Facts({**session.facts(), "lora": initial.shape})
+    for note in rendering_notes(initial.weights):
+        log.warning(note)
     if isinstance(initial.weights.source, Checkpoint):
         session.load_weights(initial.weights.source).result()
         facts |= initial.weights.facts(client)
@@ -146,6 +149,23 @@ def load_initial_weights(
         facts |= initial.weights.facts(client)
         log.info(f"training continues from the adapter {initial.weights.name}: {initial.shape}")
     return facts
+
+
+def rendering_notes(weights: Weights) -> list[str]:
+    """Return a sentence if the run that saved weights had settings which its prompts depend on."""
+    recorded = weights.record.get("rendering") if weights.record else None
+    defaults = {"template": None, "chat": None, "separator": " ", "chat_template_kwargs": {}}
+    names = [
+        f"rendering.{name}"
+        for name, default in defaults.items()
+        if (recorded or {}).get(name, default) != default
+    ]
+    if not names:
+        return []
+    return [
+        f"{weights.name} was trained with {' and '.join(names)}, which this run does not take "
+        "over; give the same settings, or leave them out to change its prompts"
+    ]
 
 
 def prefix_facts(prefix: str, facts: Facts) -> Facts:

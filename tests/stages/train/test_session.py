@@ -6,17 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen, Lora
+from kitchen.artifacts.weights import Weights
 from kitchen.config.order import Order
 from kitchen.engine.preview import verify
 from kitchen.errors import ConfigError, QualityError, ResumeError
 from kitchen.runs.execute import execute
 from recipes.sl_basic import SlBasic
-from stages.train.session import OpenSession
+from stages.train.session import OpenSession, rendering_notes
 
 CHATS = [
     {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}
@@ -63,6 +65,39 @@ def test_session_starts_from_the_weights_of_a_run(blobs: FakeBlobs) -> None:
     assert facts["model"] == "tiny"
     assert facts["weights"] == "run:first@final"
     assert len(facts["weights.sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("rendering", "names"),
+    [
+        ({}, ""),
+        ({"chat": False}, "rendering.chat"),
+        ({"chat": False, "separator": "\n"}, "rendering.chat and rendering.separator"),
+    ],
+)
+def test_rendering_that_is_not_taken_over_is_noted(
+    blobs: FakeBlobs, rendering: dict[str, Any], names: str
+) -> None:
+    training = cooked(blobs, "first", rendering=rendering)
+    stage = OpenSession("run:first", LORA)
+    _, _, table = stage.preview(training, training, blobs)
+    notes = [value for name, value in table.rows if name == "note"]
+    with capture_logs() as logs:
+        stage.run(training, blobs)
+    expected = [f"run:first@final was trained with {names}, which"] if names else []
+    assert [note[: len(expected[0])] for note in notes] == expected
+    assert [entry["event"] for entry in logs] == notes
+
+
+@pytest.mark.parametrize(
+    "rendering",
+    [{"template": "{{ messages }}"}, {"chat_template_kwargs": {"enable_thinking": False}}],
+)
+def test_template_of_a_run_is_noted(rendering: dict[str, Any]) -> None:
+    weights = Weights("run:a", "", "tiny", "a", {"rendering": rendering})
+    [note] = rendering_notes(weights)
+    assert f"rendering.{next(iter(rendering))}" in note
+    assert rendering_notes(Weights("tiny", "tiny", "tiny")) == []
 
 
 def test_other_lora_shapes_are_refused_before_loading(blobs: FakeBlobs) -> None:
