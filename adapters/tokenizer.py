@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from datetime import datetime
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +19,7 @@ from adapters.folders import (
     tokenizer_files,
     why_not_opened,
 )
+from adapters.template_limits import TemplateLimitError, start_rendering
 from kitchen.errors import BackendError, ConfigError, DataError, did_you_mean
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Message, ToolSchema
@@ -40,8 +39,6 @@ _NOT_VARIABLES = frozenset(
     {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"}
     | {"bos_token", "eos_token", "unk_token", "pad_token"}
 )
-# for templates that write the date; the template of Llama 3 falls back to this day
-TODAY = datetime(2024, 7, 26)
 
 
 def fetch_tokenizer(hub: HubClient, model: str) -> FolderTokenizer:
@@ -102,7 +99,9 @@ class FolderTokenizer:
     @property
     def tools(self) -> bool:
         """True if the chat template reads the variable in which transformers passes tools."""
-        return self.chat and "tools" in _variables(self._template([{}]))
+        from adapters.chat_template import variables
+
+        return self.chat and "tools" in variables(self._template([{}]))
 
     @property
     def end_id(self) -> int:
@@ -181,17 +180,34 @@ class FolderTokenizer:
         template = self._template(schemas)
         _check_variables(template, chat_template_kwargs)
         try:
-            text = self._inner.apply_chat_template(
+            return self._apply(
+                template,
                 [dict(message) for message in messages],
                 tools=schemas,
-                tokenize=False,
                 add_generation_prompt=answer,
-                chat_template=_with_fixed_date(template),
                 **chat_template_kwargs,
             )
+        except TemplateLimitError as error:
+            raise self._limit_error(error) from error
         except Exception as error:  # an expression of a template can raise anything
             raise DataError(f"{self._template_source}: {_template_problem(error)}") from error
-        return str(text)
+
+    def _limit_error(self, error: TemplateLimitError) -> BackendError | ConfigError:
+        kind = BackendError if self._own_template is None else ConfigError
+        return kind(
+            f"{self._template_source}: the chat template {error}, so it may never end; correct "
+            "the template, or set another one (rendering.template=FILE)"
+        )
+
+    def _apply(self, template: str, messages: Sequence[Message], /, **options: Any) -> str:
+        """Return the text of a template; raises what the template raises."""
+        from adapters.chat_template import limited
+
+        start_rendering()
+        tree: Any = limited(template)
+        return str(
+            self._inner.apply_chat_template(messages, tokenize=False, chat_template=tree, **options)
+        )
 
     @property
     def _template_source(self) -> str:
@@ -229,60 +245,25 @@ def _template_problem(error: Exception) -> str:
     )
 
 
-@cache
 def _check_syntax(template: str) -> None:
     """Raise ConfigError for a template that is not Jinja."""
-    from jinja2 import TemplateSyntaxError
+    from adapters.chat_template import parse_error
 
-    try:
-        _parse(template)
-    except TemplateSyntaxError as error:
-        raise ConfigError(
-            f"rendering.template is not a Jinja template: line {error.lineno}: {error.message}"
-        ) from error
-
-
-@cache
-def _with_fixed_date(template: str) -> str:
-    """Write TODAY where a template calls strftime_now, which transformers cannot replace."""
-    return re.sub(
-        r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""",
-        lambda call: repr(TODAY.strftime(call[2])),
-        template,
-    )
+    if problem := parse_error(template):
+        raise ConfigError(f"rendering.template is not a Jinja template: {problem}")
 
 
 def _check_variables(template: str, names: Iterable[str]) -> None:
     """Raise DataError for a variable that a template does not read."""
+    from adapters.chat_template import variables
+
     for name in names:
-        known = _variables(template) - _NOT_VARIABLES
+        known = variables(template) - _NOT_VARIABLES
         if name not in known:
             raise DataError(
                 f"chat_template_kwargs.{name} is not read by the chat template; "
                 f"{did_you_mean(name, known)}"
             )
-
-
-@cache
-def _variables(template: str) -> frozenset[str]:
-    """Return the variables that a chat template reads; none if it is not Jinja."""
-    from jinja2 import TemplateSyntaxError
-    from jinja2.meta import find_undeclared_variables
-
-    try:
-        return frozenset(find_undeclared_variables(_parse(template)))
-    except TemplateSyntaxError:  # `render` reports what is wrong with it
-        return frozenset()
-
-
-def _parse(template: str) -> Any:
-    """Return the syntax tree of a chat template; raises TemplateSyntaxError."""
-    from jinja2 import Environment
-    from jinja2.ext import loopcontrols
-
-    # `generation` is a tag that transformers adds to jinja
-    plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)
-    return Environment(extensions=[loopcontrols]).parse(plain)
 
 
 def _positive(config: Mapping[str, Any], *names: str) -> int | None:
