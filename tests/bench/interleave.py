@@ -49,12 +49,18 @@ def interleave(
 def one_after_another(
     sides: Sequence[Side], logs: Path, steps: int, rivals: Sequence[str] = ()
 ) -> Measurements:
-    """Run all steps of a side before the next side starts, if they do not fit into memory."""
+    """Run all steps of a side, and end it, before the next side takes its first step.
+
+    All sides load their weights first: these fit into memory together, but their steps do not.
+    """
     measured: dict[str, list[Step]] = {}
-    for side in sides:
-        with Worker(side, logs) as worker:
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(side, logs)) for side in sides]
+        for worker in workers:
             worker.ready()
-            measured[side.name] = [worker.step() for _ in range(steps)]
+        for worker in workers:
+            measured[worker.name] = [worker.step() for _ in range(steps)]
+            worker.close()
     return Measurements(measured, _fastest(measured, rivals))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.bench.agreement import AgreementCheck
 from tests.bench.benchmark import Benchmark, run_benchmark
-from tests.bench.interleave import interleave, slow_rivals
+from tests.bench.interleave import interleave, one_after_another, slow_rivals
 from tests.bench.outcome import Outcome, Target, with_targets
 from tests.bench.results import DROPPED, Options
 from tests.bench.turns import Step, Turns
@@ -82,6 +82,16 @@ def test_sides_take_turns_and_a_slow_rival_is_eliminated(tmp_path: Path) -> None
     assert measurements.fastest == "b"
     assert [len(steps) for steps in measurements.steps.values()] == [4, 4, 2]
     assert min(step.seconds for step in measurements.steps["c"]) >= 0.3
+
+
+def test_sides_that_do_not_fit_together_step_one_after_another(tmp_path: Path) -> None:
+    log = tmp_path / "turns"
+    sides = [Sleeper(name, seconds, log_path=str(log)) for name, seconds in (("a", 0), ("b", 0.05))]
+    sides.append(Sleeper("c", 0.2, log_path=str(log)))
+    measurements = one_after_another(sides, tmp_path, 3, ["b", "c"])
+    assert log.read_text() == "aaabbbccc"
+    assert measurements.fastest == "b"
+    assert [len(steps) for steps in measurements.steps.values()] == [3, 3, 3]
 
 
 def test_a_rival_within_the_allowed_lag_stays() -> None:

@@ -29,6 +29,7 @@ class Worker:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(side, theirs, self._log), daemon=True)
         self._process.start()
+        self._started = perf_counter()
         theirs.close()
 
     def __enter__(self) -> Self:
@@ -50,6 +51,7 @@ class Worker:
     def ready(self) -> None:
         """Wait until the side is ready for its next step."""
         self._expect("ready")
+        _log.info("%s: ready %.1f s after its start", self.name, perf_counter() - self._started)
 
     def step(self) -> Step:
         """Run and time one step; then wait until the side is ready again."""
@@ -60,7 +62,7 @@ class Worker:
         seconds = perf_counter() - started
         values = self._expect("report")
         _log.info("%s: %.3f s %s", self.name, seconds, numbers(values))
-        self.ready()
+        self._expect("ready")
         return Step(seconds, values)
 
     def close(self) -> None:

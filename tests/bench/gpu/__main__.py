@@ -60,6 +60,7 @@ def main() -> int:
         for name in due:
             if models and name != "checks":
                 print(f"models: {wait(models, deadline - monotonic())}", flush=True)
+                _keep_log(models_of(due), Path(folder), out)
                 models = None
             records[name] = {"row": name, **facts, **run_row(name, Path(folder), out, deadline)}
             _append(files, records[name])
@@ -122,11 +123,11 @@ def run_row(name: str, folder: Path, out: Path, deadline: float) -> dict[str, An
     started = monotonic()
     problem = wait(start(name, folder, out), limit)
     seconds = round(monotonic() - started, 1)
+    log = _keep_log(name, folder, out)
     record = folder / f"{name}.json"
     if record.is_file():
         return {"seconds": seconds, **json.loads(record.read_text())}
-    log = (folder / f"{name}.log").read_text(errors="replace")
-    tail = "\n".join(log.splitlines()[-LOG_LINES:])
+    tail = "\n".join(log[-LOG_LINES:])
     return {"seconds": seconds, "error": f"{problem}; the end of its log:\n{tail}"}
 
 
@@ -152,6 +153,14 @@ def wait(process: subprocess.Popen[bytes], limit: float) -> str:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return end
+
+
+def _keep_log(name: str, folder: Path, out: Path) -> list[str]:
+    """Append the log of a process to rows.log; return its lines."""
+    log = (folder / f"{name}.log").read_text(errors="replace")
+    with (out / "rows.log").open("a") as file:
+        print(f"== {name}\n{log}", file=file)
+    return log.splitlines()
 
 
 def _append(files: Sequence[Path], record: Mapping[str, Any]) -> None:

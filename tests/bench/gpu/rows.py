@@ -170,8 +170,8 @@ def _bits(setup: Setup) -> str:
 def _packs_note(data: Packs) -> str:
     return (
         f"TRL gets the rows packed into {data.count} micro-batches of exactly {data.size} tokens; "
-        "a larger one does not fit. The last quarter of each row is trained on. The sides run one "
-        "after the other, because they do not fit into 80 GB together."
+        "a larger one does not fit. The last quarter of each row is trained on. The steps of a "
+        "side follow each other, because those of two sides do not fit into 80 GB together."
     )
 
 
