@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,6 +56,18 @@ class TestBfloat16(TestFloat32):
     dtype = "bfloat16"
     agreement = rounding = 2e-2
     curvature, loss_drop, logprob_noise = 0.3, 2.0, 0.03
+
+
+@pytest.mark.slow
+class TestGraphs(TestFloat32):
+    """Decoding as on a CUDA device, with recorded calls in place of CUDA graphs."""
+
+    @pytest.fixture(autouse=True)
+    def _paged_decoding(self) -> Iterator[None]:
+        from adapters.peft.sampling.paged.choice import paged_decoding_everywhere
+
+        with paged_decoding_everywhere():
+            yield
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

@@ -211,7 +211,7 @@ class RMSNorm:
     def __init__(self, module: Any) -> None:
         width = len(module.weight)
         self.weight = module.weight.detach()
-        self._eps = float(module.variance_epsilon)
+        self.eps = float(module.variance_epsilon)
         accum_dtype = torch.promote_types(self.weight.dtype, torch.float32)
         self._root = width**0.5
         least = (width * module.variance_epsilon) ** 0.5
@@ -230,7 +230,7 @@ class RMSNorm:
         """Normalise (N, H); on a CUDA device in one call."""
         if x.device.type == "cpu":
             return self.forward(x)[0]
-        return functional.rms_norm(x, self.weight.shape, self.weight, self._eps)
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
     def rescale(self, x: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
         """Normalise (N, H) whose root mean squares (N, 1) are known."""

@@ -43,7 +43,8 @@ def serve_batch(model: FrozenModel, requests: Sequence[Request], machine: Machin
     lanes = machine.lanes if model.network.mode == ForwardMode.FUSED else machine.lanes.single()
     _score(model.network, scoring, machine, lanes)
     if sampling:
-        _sample(model, sampling, machine, lanes)
+        by_graphs = lanes.run(lambda: model.decodes_by_graphs)
+        _sample(model, sampling, machine, lanes.single() if by_graphs else lanes)
 
 
 def _rejected(request: Request, network: Network) -> bool:
@@ -161,6 +162,7 @@ def _sample(
     cached.clear()  # each lane releases the KV that it has used
     while any(lanes.map(lambda _, scheduler: scheduler.advance(STEPS_PER_TURN), running)):
         yield_turn()
+    model.end_batch()
     model.conversations.put(scheduler.finished_kv for scheduler in running)
     completions: dict[SamplingRequest, list[Sampled]] = {request: [] for request in requests}
     for row in rows:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 
 from adapters.peft.sampling.requests import SamplingRequest
 from kitchen.errors import RunFailed
-from kitchen.types import Sampled, Tokens
+from kitchen.types import Array, Sampled, Tokens
 
 DecodeText = Callable[[Sequence[int]], str]
 # Tokens per block: probabilities are summed by block first, so that a cumulative sum over tokens
@@ -19,6 +19,11 @@ DecodeText = Callable[[Sequence[int]], str]
 BLOCK = 256
 # Top-k and top-p look at this many likeliest tokens first: sorting a whole vocabulary is slow.
 CANDIDATES = 256
+MAX_TOP_K = 2**31  # as good as none, and exact in every number format
+# settings of the rows of a batch, in the order of `controls`
+CONTROLS = ("temperature", "uniform", "top_p", "top_k")
+# of a token from `draw_static`; if not settled, `draw_all_candidates` has to sample it again
+STATUSES = ("settled", "not settled", "not finite")
 
 
 @dataclass(eq=False)
@@ -72,6 +77,34 @@ class Row:
         return any(stop in text for stop in self._stop_texts)
 
 
+class Drawn(Protocol):
+    """One sampled token for each row of a batch."""
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """(R,) token ids on the device; read after `fetch`."""
+        ...
+
+    def fetch(self) -> tuple[Sequence[int], Sequence[float]]:
+        """Return token ids and log-probabilities on the host, in one transfer.
+
+        Raises RunFailed if logits are not finite.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class DrawnTokens:
+    """Tokens that `draw` has sampled, and their log-probabilities, on the device."""
+
+    tokens: torch.Tensor
+    logprobs: torch.Tensor
+
+    def fetch(self) -> tuple[Sequence[int], Sequence[float]]:
+        ids, logprobs = torch.stack([self.tokens.double(), self.logprobs.double()]).tolist()
+        return [int(token) for token in ids], logprobs
+
+
 def draw(
     logits: torch.Tensor, rows: Sequence[Row], accum_dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,13 +123,86 @@ def draw(
     probs = _block_probs(shifted)
     sums = probs.sum(-1, dtype=torch.float64)  # (R, blocks)
     if not bool(sums.isfinite().all()):
-        raise RunFailed(
-            "the logits of the model are not finite numbers, because its weights are not; sample "
-            "from an earlier checkpoint"
-        )
+        raise not_finite()
     tokens = _sample_tokens(shifted, probs, sums, rows)
     logprobs = (shifted.gather(1, tokens[:, None]) - sums.sum(-1, keepdim=True).log())[:, 0]
     return tokens, logprobs
+
+
+def not_finite() -> RunFailed:
+    """Return the error for logits that are not finite."""
+    return RunFailed(
+        "the logits of the model are not finite numbers, because its weights are not; sample "
+        "from an earlier checkpoint"
+    )
+
+
+def draw_static(
+    logits: torch.Tensor, controls: torch.Tensor, accum_dtype: torch.dtype, *, truncated: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sample as `draw` does, from settings that are on the device; fit for a CUDA graph.
+
+    `controls`: (4, R) float64, by row of CONTROLS. Returns (R,) tokens, log-probabilities, and
+    one of STATUSES as a number. Without `truncated`, no row may have top-k or top-p.
+    """
+    temperature, uniform, top_p, top_k = controls[..., None]
+    tiny = torch.finfo(accum_dtype).tiny
+    logits = logits.to(accum_dtype)
+    shifted = logits - logits.amax(-1, keepdim=True)
+    shifted /= temperature.to(accum_dtype).clamp_(min=tiny)
+    probs = _block_probs(shifted)
+    sums = probs.sum(-1, dtype=torch.float64)
+    totals = sums.sum(-1)
+    tokens = _inverse_cdf(probs, sums, uniform)
+    settled = torch.ones_like(tokens, dtype=torch.bool)
+    if truncated:
+        is_truncated = ((top_p < 1) | (top_k > 0))[:, 0]
+        candidates = min(logits.shape[1], CANDIDATES)
+        flat = probs.flatten(1)[:, : logits.shape[1]]
+        from_top, exact = _top_k_top_p(flat, totals, top_p, top_k.long(), uniform, candidates)
+        tokens = torch.where(is_truncated, from_top, tokens)
+        settled = exact | ~is_truncated | (candidates == logits.shape[1])
+    greedy = top_k[:, 0] == 1
+    tokens = torch.where(greedy, logits.argmax(-1), tokens)
+    logprobs = shifted.gather(1, tokens[:, None])[:, 0] - totals.log()
+    status = (~(settled | greedy)).double()
+    return tokens, logprobs, torch.where(totals.isfinite(), status, STATUSES.index("not finite"))
+
+
+def draw_all_candidates(
+    logits: torch.Tensor, controls: torch.Tensor, accum_dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sample rows with top-k or top-p from (R, V) logits, with the whole vocabulary sorted."""
+    temperature, uniform, top_p, top_k = controls[..., None]
+    logits = logits.to(accum_dtype)
+    shifted = logits - logits.amax(-1, keepdim=True)
+    shifted /= temperature.to(accum_dtype).clamp_(min=torch.finfo(accum_dtype).tiny)
+    probs = shifted.exp()
+    totals = _block_probs(shifted).sum(-1, dtype=torch.float64).sum(-1)
+    tokens, _ = _top_k_top_p(probs, totals, top_p, top_k.long(), uniform, logits.shape[1])
+    return tokens, shifted.gather(1, tokens[:, None])[:, 0] - totals.log()
+
+
+def set_controls(controls: Array, rows: Sequence[Row]) -> bool:
+    """Write the settings of some rows into (4, R) `controls`; return whether any is truncated.
+
+    Greedy rows get top_k 1, whatever their temperature.
+    """
+    methods = [_method(row.request) for row in rows]
+    for place, (row, method) in enumerate(zip(rows, methods, strict=True)):
+        request = row.request
+        top_k = 1 if method == "greedy" else min(request.top_k, MAX_TOP_K)
+        top_p = 1.0 if method == "greedy" else request.top_p
+        controls[:, place] = request.temperature or 1.0, 0.0, top_p, top_k
+    set_uniforms(controls, rows)
+    return "truncated" in methods
+
+
+def set_uniforms(controls: Array, rows: Sequence[Row]) -> None:
+    """Write the next uniform number of each row into `controls`; greedy rows need none."""
+    top_k = controls[CONTROLS.index("top_k")]
+    uniforms = [0.0 if top_k[place] == 1 else row.uniform() for place, row in enumerate(rows)]
+    controls[CONTROLS.index("uniform"), : len(rows)] = uniforms
 
 
 def _block_probs(shifted: torch.Tensor) -> torch.Tensor:
@@ -168,40 +274,49 @@ def _sample_truncated(
     """
     vocabulary = probs.shape[1]
     candidates = min(vocabulary, max(CANDIDATES, 1 + max(request.top_k for request in requests)))
-    tokens, exact = _top_k_top_p(probs, totals, requests, uniforms, candidates)
+    top_p, top_k = _truncation(requests, probs.device)
+    tokens, exact = _top_k_top_p(probs, totals, top_p, top_k, uniforms, candidates)
     if candidates == vocabulary:
         return tokens
     unsettled = [place for place, settled in enumerate(exact.tolist()) if not settled]
     if unsettled:
         where = torch.tensor(unsettled, device=probs.device)
-        remaining = [requests[place] for place in unsettled]
         tokens[where] = _top_k_top_p(
-            probs[where], totals[where], remaining, uniforms[where], vocabulary
+            probs[where], totals[where], top_p[where], top_k[where], uniforms[where], vocabulary
         )[0]
     return tokens
+
+
+def _truncation(
+    requests: Sequence[SamplingRequest], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (R, 1) top-p and top-k of some requests."""
+    top_p = torch.tensor(
+        [[request.top_p] for request in requests], dtype=torch.float64, device=device
+    )
+    top_k = [[min(request.top_k, MAX_TOP_K)] for request in requests]
+    return top_p, torch.tensor(top_k, device=device)
 
 
 def _top_k_top_p(
     probs: torch.Tensor,
     totals: torch.Tensor,
-    requests: Sequence[SamplingRequest],
+    top_p: torch.Tensor,
+    top_k: torch.Tensor,
     uniforms: torch.Tensor,
     candidates: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Apply top-k, then top-p to what it leaves (Holtzman et al., 2020, arXiv:1904.09751).
+
+    `top_p`, `top_k` and `uniforms` are (R, 1); a `top_k` of 0 is none.
 
     Ties go to the lower id. Returns (R,) tokens, and per row whether the `candidates` likeliest
     tokens, the only ones looked at, include every token that is left.
     """
     ids = probs.topk(candidates, sorted=False).indices.sort(-1).values
     ranked, order = probs.gather(1, ids).double().sort(dim=-1, descending=True, stable=True)
-    top_p = torch.tensor(
-        [[request.top_p] for request in requests], dtype=torch.float64, device=probs.device
-    )
     size = probs.shape[1]
-    top_k = torch.tensor(
-        [[min(request.top_k or size, size)] for request in requests], device=probs.device
-    )
+    top_k = torch.where(top_k == 0, size, top_k).clamp(max=size)
     left = torch.arange(candidates, device=probs.device) < top_k
     shares = ranked * left
     shares /= torch.where(top_k < size, shares.sum(-1, keepdim=True), totals[:, None])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import structlog
 from torch import nn
 
 from adapters.folders import base_of
@@ -28,11 +29,18 @@ from adapters.peft.sampling.frozen_linear import FrozenLinear, freeze_layers
 from adapters.peft.sampling.fused_body import FusedBody, PrefilledPrompts
 from adapters.peft.sampling.hf_body import HfBody
 from adapters.peft.sampling.one_row_body import OneRowBody
+from adapters.peft.sampling.paged.body import PagedBody
+from adapters.peft.sampling.paged.choice import choose_kernels, paged_obstacle
+from adapters.peft.sampling.paged.decoder import PagedDecoder
+from adapters.peft.sampling.paged.weights import PagedWeights
+from adapters.peft.sampling.prefill import PromptReader
 from adapters.peft.sampling.scheduler import DecoderBody
 from adapters.tokenizer import FolderTokenizer, fetch_tokenizer
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
 from kitchen.types import Checkpoint, Lora, Tokens
+
+log = structlog.get_logger("kitchen.peft")
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,9 @@ class FrozenModel:
         this.
         """
         if (frozen := self._frozen_layers) is not None:
+            if (paged := self._paged_decoder) is not None:
+                reader = PromptReader(frozen[0], budget, self.network.device)
+                return PagedBody(paged, reader, budget, cached)
             return FusedBody(*frozen, budget, cached, prefilled)
         if cannot_batch(self.network.model.config.get_text_config()):
             return OneRowBody(self.network)
@@ -66,9 +77,34 @@ class FrozenModel:
     ) -> PrefilledPrompts:
         """Prefill prompts once for several bodies; empty if bodies cannot share them."""
         frozen = self._frozen_layers
-        if frozen is None or not prompts:
+        if frozen is None or self.decodes_by_graphs or not prompts:
             return {}
         return FusedBody(*frozen, budget, cached).prefill_only(prompts)
+
+    @property
+    def decodes_by_graphs(self) -> bool:
+        """Return true if its rows share one set of pages and graphs, so that one lane decodes."""
+        return self._paged_decoder is not None
+
+    def end_batch(self) -> None:
+        """Free memory that only the rows of a batch need."""
+        if self._paged_decoder is not None:
+            self._paged_decoder.release()
+
+    @cached_property
+    def _paged_decoder(self) -> PagedDecoder | None:
+        """Pages and graphs for decoding, built on first use; None if the model cannot have any."""
+        if self._frozen_layers is None:
+            return None
+        frozen, head = self._frozen_layers
+        device, dtype = head.weight.device, head.weight.dtype
+        obstacle = paged_obstacle(device, dtype, frozen.layers[0].head_dim)
+        if obstacle is None:
+            weights = PagedWeights(Decoder(self.network.model))
+            return PagedDecoder(weights, head, choose_kernels(device))
+        if device.type == "cuda":
+            log.warning("decoding without CUDA graphs", reason=obstacle)
+        return None
 
     @cached_property
     def _frozen_layers(self) -> tuple[Decoder, FrozenLinear] | None:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import torch
 
-from adapters.peft.model import tiled_attention as attention
 from adapters.peft.model.decoder import Decoder
 from adapters.peft.runtime.cpu import matmul_dtype
 from adapters.peft.runtime.worker import raise_if_closed
 from adapters.peft.sampling.conversation_cache import CAPACITY_FACTOR, KV
+from adapters.peft.sampling.draw import Drawn, DrawnTokens, Row, draw
 from adapters.peft.sampling.frozen_linear import FrozenLinear
 from adapters.peft.sampling.kv_cache import (
     HeadLayout,
@@ -21,7 +21,7 @@ from adapters.peft.sampling.kv_cache import (
     prompt_key,
     row_index,
 )
-from adapters.peft.sampling.prefill import Prefill, PromptSlot, prefill_batches
+from adapters.peft.sampling.prefill import PromptReader, PromptSlot
 from kitchen.types import Tokens
 
 # final state (H,) and keys and values of prompts, by `prompt_key`
@@ -49,7 +49,7 @@ class FusedBody:
         layer = decoder.layers[0]
         self._decoder = decoder
         self._head = head
-        self._budget = budget
+        self._reader = PromptReader(decoder, budget, head.weight.device)
         self._device = head.weight.device
         self._heads = HeadLayout(layer.heads, layer.kv_heads, layer.head_dim, layer.scale)
         self._cached = cached
@@ -61,9 +61,10 @@ class FusedBody:
         # (R,) position of the next token of each row
         self._positions = torch.empty(0, dtype=torch.int64, device=self._device)
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
+    def draw(self, states: torch.Tensor, rows: Sequence[Row], accum_dtype: torch.dtype) -> Drawn:
         # not rounded, as in scoring
-        return self._head.forward(states.to(matmul_dtype(states)))[0]
+        logits = self._head.forward(states.to(matmul_dtype(states)))[0]
+        return DrawnTokens(*draw(logits, rows, accum_dtype))
 
     def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
         """Add one row for each prompt and return their (r, H) states.
@@ -76,11 +77,11 @@ class FusedBody:
         for key in states:
             slot, kv = slots[key], self._retained[key][1]
             for layer, layer_kv in enumerate(kv):
-                slot.grid.write_prompts(layer, [slot.number], layer_kv[None])
-        unread = {key: slot for key, slot in slots.items() if key not in states}
-        states |= self._read(unread)
+                slot.store.write_prompts(layer, [slot.number], layer_kv[None])
+        unread = [slot for key, slot in slots.items() if key not in states]
+        states |= self._reader.read(unread)
         new = {
-            key: (states[key], slot.grid.prompt_kv(slot.number))
+            key: (states[key], slot.store.prompt_kv(slot.number))
             for key, slot in slots.items()
             if key in needed_again
         }
@@ -136,10 +137,10 @@ class FusedBody:
         self._free_tokens -= size
         return grid.sequence_kv(prompt, completion)
 
-    def _open_grids(self, prompts: Sequence[Tokens]) -> dict[bytes, PromptSlot]:
+    def _open_grids(self, prompts: Sequence[Tokens]) -> dict[bytes, PromptSlot[KVGrid]]:
         """Create grids for new rows, numbered after the present ones; return a slot per prompt."""
         count = len(self._positions)
-        slots = dict[bytes, PromptSlot]()
+        slots = dict[bytes, PromptSlot[KVGrid]]()
         for numbers in group_prompts(prompts):
             distinct = [prompts[first] for first in numbers[:, 0]]
             rows = np.where(numbers >= 0, numbers + count, -1)
@@ -163,31 +164,3 @@ class FusedBody:
             places[rows] = grid_places + start
             start += grid.rows.size * self._heads.query_heads
         self._output_index = row_index(places, self._device)
-
-    def _read(self, slots: dict[bytes, PromptSlot]) -> dict[bytes, torch.Tensor]:
-        """Read prompts into their grids; return the (H,) state after each."""
-        states = dict[bytes, torch.Tensor]()
-        for batch in prefill_batches(list(slots.values()), self._budget):
-            keys = [prompt_key(slot.prompt) for slot in batch]
-            states |= zip(keys, self._read_batch(batch), strict=True)
-        return states
-
-    def _read_batch(self, slots: Sequence[PromptSlot]) -> torch.Tensor:
-        """Read one batch; return (P, H), which is all that the last layer computes."""
-        batch = Prefill(slots, self._device)
-        x = self._decoder.embed(batch.layout.ids[batch.new])
-        rope = self._decoder.rope(x, batch.layout.positions[batch.new])
-        for number, layer in enumerate(self._decoder.layers):
-            raise_if_closed()
-            qkv = batch.with_cached(number, layer.project_qkv(x, rope))
-            for grid, prompts, positions in batch.targets:
-                kv = qkv[:, layer.heads :].index_select(0, positions.flatten())
-                grid.write_prompts(number, prompts, kv.view(*positions.shape, *kv.shape[1:]))
-            attended = attention.forward(*layer.split(qkv), batch.layout, layer.scale)
-            attended = attended.view(len(qkv), -1)
-            if number == len(self._decoder.layers) - 1:
-                x, attended = x[batch.last], attended[batch.ends]
-            else:
-                attended = attended[batch.new]
-            x = layer.finish(x, attended)
-        return self._decoder.norm.normalize(x)

@@ -11,6 +11,7 @@ from transformers.cache_utils import DynamicCache
 
 from adapters.peft.batching.packing import pack_padded
 from adapters.peft.model.network import Network
+from adapters.peft.sampling.draw import Drawn, DrawnTokens, Row, draw
 from adapters.peft.sampling.kv_cache import prompt_key
 from adapters.peft.sampling.padded_cache import PaddedCache
 from kitchen.types import Tokens
@@ -31,9 +32,8 @@ class HfBody:
         # (C,) the batch row of each cache row, -1 if it has finished
         self._rows = np.empty(0, np.int64)
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._network.head(states)
-        return logits
+    def draw(self, states: torch.Tensor, rows: Sequence[Row], accum_dtype: torch.dtype) -> Drawn:
+        return DrawnTokens(*draw(self._network.head(states), rows, accum_dtype))
 
     def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
         """Add one row for each prompt and return their (r, H) states; `needed_again` is unused."""

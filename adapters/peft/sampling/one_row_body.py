@@ -10,6 +10,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from adapters.peft.model.network import Network
+from adapters.peft.sampling.draw import Drawn, DrawnTokens, Row, draw
 from adapters.peft.sampling.kv_cache import prompt_key
 from kitchen.types import Tokens
 
@@ -23,9 +24,8 @@ class OneRowBody:
         self._network = network
         self._caches = list[Any]()
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._network.head(states)
-        return logits
+    def draw(self, states: torch.Tensor, rows: Sequence[Row], accum_dtype: torch.dtype) -> Drawn:
+        return DrawnTokens(*draw(self._network.head(states), rows, accum_dtype))
 
     def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
         """Add one row for each prompt and return their (r, H) states; `needed_again` is unused."""

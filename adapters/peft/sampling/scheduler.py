@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from adapters.peft.sampling.conversation_cache import KV
-from adapters.peft.sampling.draw import DecodeText, Row, draw
+from adapters.peft.sampling.draw import DecodeText, Drawn, Row
 from adapters.peft.sampling.kv_cache import prompt_key
 from kitchen.types import Tokens
 
@@ -29,8 +29,8 @@ class DecoderBody(Protocol):
         """The share of `max_rows` still running at or below which waiting rows are admitted."""
         ...
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """Map (r, H) final states to (r, V) logits."""
+    def draw(self, states: torch.Tensor, rows: Sequence[Row], accum_dtype: torch.dtype) -> Drawn:
+        """Sample the next token of each row from its (r, H) final state."""
         ...
 
     def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
@@ -113,9 +113,9 @@ class Scheduler:
         return self._admitting or len(self._running) <= self._body.admit_below * self._max_rows
 
     def _step(self) -> None:
-        tokens, logprobs = draw(self._body.logits(self._states), self._running, self._accum_dtype)
-        unfinished = _append_tokens(self._running, tokens, logprobs, self._decode_text)
-        tokens = self._retain(unfinished, tokens)
+        drawn = self._body.draw(self._states, self._running, self._accum_dtype)
+        unfinished = _append_tokens(self._running, *drawn.fetch(), self._decode_text)
+        tokens = self._retain(unfinished, drawn.tokens)
         if self._running:
             self._states = self._body.step(tokens)
 
@@ -164,11 +164,9 @@ class Scheduler:
 
 
 def _append_tokens(
-    rows: Sequence[Row], tokens: torch.Tensor, logprobs: torch.Tensor, decode_text: DecodeText
+    rows: Sequence[Row], tokens: Sequence[int], logprobs: Sequence[float], decode_text: DecodeText
 ) -> list[int]:
     """Append one token to each row; return the places of the rows that are not finished."""
-    # one transfer from the device
-    values = torch.stack([tokens.double(), logprobs.double()]).tolist()
-    for row, token, logprob in zip(rows, *values, strict=True):
-        row.add(int(token), logprob, decode_text)
+    for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+        row.add(token, logprob, decode_text)
     return [place for place, row in enumerate(rows) if not row.stop_reason]

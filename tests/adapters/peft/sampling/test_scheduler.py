@@ -12,7 +12,7 @@ import torch
 
 from adapters.peft.sampling.batch import prompts_split_between
 from adapters.peft.sampling.conversation_cache import KV
-from adapters.peft.sampling.draw import Row
+from adapters.peft.sampling.draw import Drawn, Row
 from adapters.peft.sampling.frozen_model import FrozenModel
 from adapters.peft.sampling.hf_body import HfBody
 from adapters.peft.sampling.scheduler import DecoderBody, Scheduler
@@ -47,8 +47,8 @@ class RecordingBody:
     def admit_below(self) -> float:
         return self._body.admit_below
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        return self._body.logits(states)
+    def draw(self, states: torch.Tensor, rows: Sequence[Row], accum_dtype: torch.dtype) -> Drawn:
+        return self._body.draw(states, rows, accum_dtype)
 
     def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
         self.admitted += [prompt.tobytes() for prompt in prompts]

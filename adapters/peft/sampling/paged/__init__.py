@@ -1,0 +1,1 @@
+"""Decoding by CUDA graphs over a paged KV cache."""

@@ -1,0 +1,75 @@
+"""Kernels of a decoding step in plain torch: the reference, and what runs without a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from adapters.peft.model.llama_layer import RMSNorm, apply_rope
+from adapters.peft.sampling.draw import draw_static
+from adapters.peft.sampling.kv_cache import HeadLayout
+from adapters.peft.sampling.paged.kernels import END, PAGE, PROMPT, START, Batch
+from adapters.peft.sampling.paged.weights import Product
+
+
+class TorchKernels:
+    """The kernels, one torch operation after the other; sums in float32 or better."""
+
+    def add_norm(self, x: torch.Tensor, added: Product | None, norm: RMSNorm) -> torch.Tensor:
+        if added is not None:
+            x.copy_(x + _whole(added))
+        wide = x.to(_accum_dtype(x))
+        scale = (wide.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+        return (wide * scale * norm.weight).to(x.dtype)
+
+    def rope_and_store(
+        self, qkv: Product, heads: HeadLayout, batch: Batch, pages: torch.Tensor
+    ) -> torch.Tensor:
+        whole = _whole(qkv).view(len(qkv.out), -1, heads.head_dim)
+        ends = batch.rows[END].long()
+        positions = batch.rows[PROMPT] + ends - batch.rows[START]
+        rope = batch.cos[positions][:, None], batch.sin[positions][:, None]
+        apply_rope(whole[:, : heads.query_heads + heads.kv_heads], rope)
+        whole = whole.to(qkv.out.dtype)
+        page = batch.table.gather(1, (ends // PAGE)[:, None])[:, 0]
+        for part, new in enumerate(whole[:, heads.query_heads :].chunk(2, 1)):
+            pages[part].transpose(1, 2).index_put_((page, ends % PAGE), new)
+        return whole[:, : heads.query_heads].contiguous()
+
+    def attend(
+        self, query: torch.Tensor, heads: HeadLayout, batch: Batch, pages: torch.Tensor
+    ) -> torch.Tensor:
+        count, slots = len(query), batch.table.shape[1] * PAGE
+        # (2, R, kv_heads, W · PAGE, D)
+        kv = pages[:, batch.table].transpose(2, 3).reshape(2, count, heads.kv_heads, slots, -1)
+        keys, values = kv.to(_accum_dtype(query))
+        grouped = query.to(keys.dtype).view(count, heads.kv_heads, heads.heads_per_kv, -1)
+        slot = torch.arange(slots, device=query.device)
+        end, prompt, start = (batch.rows[row][:, None] for row in (END, PROMPT, START))
+        visible = (slot < prompt) | ((slot >= start) & (slot <= end))
+        scores = grouped @ keys.transpose(2, 3) * heads.scale
+        scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
+        return (torch.softmax(scores, -1) @ values).to(query.dtype).view(count, -1)
+
+    def swiglu(self, gate_up: Product) -> torch.Tensor:
+        gate, up = _whole(gate_up).chunk(2, -1)
+        return (functional.silu(gate) * up).to(gate_up.out.dtype)
+
+    def sample(
+        self, logits: torch.Tensor, controls: torch.Tensor, *, truncated: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return draw_static(logits, controls, _accum_dtype(logits), truncated=truncated)
+
+
+def _whole(product: Product) -> torch.Tensor:
+    """Complete a product with its low-rank part: (R, n) in float32 or better."""
+    whole = product.out.to(_accum_dtype(product.out))
+    if product.low_rank is None or product.b is None:
+        return whole.clone() if whole is product.out else whole
+    low_rank, b = product.low_rank.to(whole.dtype), product.b.to(whole.dtype)
+    pairs = zip(low_rank.split(product.rank, 1), b.split(product.parts, 1), strict=True)
+    return whole + torch.cat([part @ columns for part, columns in pairs], 1)
+
+
+def _accum_dtype(x: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
