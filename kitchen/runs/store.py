@@ -56,16 +56,29 @@ def check_new_run_name(blobs: BlobStore, run: str, *, held: bool = False) -> Non
             "and starts with a letter or digit"
         )
     if blobs.read(f"{run}/run.json") is None:
+        _check_folder_unused(blobs, run)
         return
     if not _failed_before_first_save(blobs, run) or (not held and in_use(blobs, run)):
         raise ConfigError(f"there is a run {run!r} already; resume it, or choose another name")
 
 
+def _check_folder_unused(blobs: BlobStore, run: str) -> None:
+    """Raise ConfigError if there are blobs where a run would be, which it could overwrite."""
+    others = [name for name in blobs.list(f"{run}/") if not name.startswith(f"{run}/lease/")]
+    if others:
+        raise ConfigError(
+            f"{run!r} cannot be the name of a new run: {blobs.locate(others[0])} is there, but no "
+            "record of a run (run.json); choose another name, or move the folder away"
+        )
+
+
 def discard_failed_run(blobs: BlobStore, run: str) -> None:
     """Delete the run that failed under a name that `check_new_run_name` found free."""
-    for name in blobs.list(f"{run}/"):
-        if not name.startswith(f"{run}/lease/"):
-            blobs.delete(name)
+    record = f"{run}/run.json"
+    names = [name for name in blobs.list(f"{run}/") if not name.startswith(f"{run}/lease/")]
+    # the record last, because the rest is only deleted where a record is
+    for name in sorted(names, key=lambda name: name == record):
+        blobs.delete(name)
 
 
 def _failed_before_first_save(blobs: BlobStore, run: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -111,6 +112,21 @@ def test_a_damaged_lease_is_taken_over_on_request(claim: bytes) -> None:
     with lease(blobs, "dish", take_over=True):
         assert len(blobs.list("dish/lease/")) == 1
     assert not blobs.list("dish/lease/")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rows.jsonl", "deep/er/notes.txt", "weights/final/adapter_model.safetensors", "save/1.json"],
+)
+def test_files_without_a_record_are_never_deleted(tmp_path: Path, name: str) -> None:
+    """`--runs .` with the name of a folder that is no run, or of a run that lost its record."""
+    file = tmp_path / "data" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("precious")
+    with pytest.raises(KitchenError, match=rf"'data' cannot be .* {re.escape(str(file))} is there"):
+        kitchen.run(SlBasic, settings=SETTINGS, training="fake", runs=tmp_path, name="data")
+    assert file.read_text() == "precious"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the states of processes")
