@@ -50,6 +50,6 @@ class ChatSl(TrainingRecipe):
             ),
             train.SaveFinal(),
             evaluate.EvaluateWeights(self.evaluation, self.rendering),
-            evaluate.CompareEvaluations(self.seed),
+            evaluate.CompareEvaluations(),
             evaluate.QualityGate(self.evaluation.at_least),
         )

@@ -60,6 +60,6 @@ class Distillation(RolloutRecipe):
             train.SaveFinal(),
             *kl_stages(evaluate.MeasureKL, *kl),
             evaluate.EvaluateWeights(self.evaluation, self.rendering),
-            evaluate.CompareEvaluations(self.seed),
+            evaluate.CompareEvaluations(),
             evaluate.QualityGate(self.evaluation.at_least),
         )

@@ -51,6 +51,6 @@ class DistillationOffPolicy(EpochRecipe):
             ),
             train.SaveFinal(),
             evaluate.EvaluateWeights(self.evaluation, self.rendering),
-            evaluate.CompareEvaluations(self.seed),
+            evaluate.CompareEvaluations(),
             evaluate.QualityGate(self.evaluation.at_least),
         )

@@ -59,6 +59,6 @@ class Dpo(EpochRecipe):
             preference.EvaluatePairs(loss),
             evaluate.MeasureKL(reference, self.rendering, self.evaluation.max_tokens, self.seed),
             evaluate.EvaluateWeights(self.evaluation, self.rendering),
-            evaluate.CompareEvaluations(self.seed),
+            evaluate.CompareEvaluations(),
             evaluate.QualityGate(self.evaluation.at_least),
         )

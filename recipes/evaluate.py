@@ -42,6 +42,6 @@ class Evaluate(Recipe):
             evaluate.EvaluateCheckpoint(
                 self.weights, self.evaluation, self.rendering, self.answering, self.seed
             ),
-            evaluate.ReportEvaluation(self.answering.pass_at, self.seed),
+            evaluate.ReportEvaluation(self.answering.pass_at),
             evaluate.QualityGate(self.evaluation.at_least),
         )

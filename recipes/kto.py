@@ -55,6 +55,6 @@ class Kto(EpochRecipe):
             preference.EvaluatePairs(loss, "answer"),
             evaluate.MeasureKL(reference, self.rendering, self.evaluation.max_tokens, self.seed),
             evaluate.EvaluateWeights(self.evaluation, self.rendering),
-            evaluate.CompareEvaluations(self.seed),
+            evaluate.CompareEvaluations(),
             evaluate.QualityGate(self.evaluation.at_least),
         )

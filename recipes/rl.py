@@ -62,5 +62,5 @@ class Rl(RolloutRecipe):
             ),
             train.SaveFinal(),
             rl.EvaluateTrainedPolicy(self.playing, self.rendering),
-            rl.CompareRewards(self.seed),
+            rl.CompareRewards(),
         )

@@ -42,7 +42,7 @@ class Rlhf(RolloutRecipe):
             judges.EvaluateBaseJudge(judge, self.judge),
             judges.train_judge(self.judge, judge, self.lora, self.seed, self.save_every),
             judges.OpenJudge(judge, self.judge),
-            judges.EvaluateJudge(self.seed),
+            judges.EvaluateJudge(),
             train.OpenSession(self.model, self.lora),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
             evaluate.OpenReference(self.model),
@@ -60,6 +60,6 @@ class Rlhf(RolloutRecipe):
             ),
             train.SaveFinal(),
             rl.EvaluateTrainedPolicy(self.playing, self.rendering),
-            *([rl.CompareRewards(self.seed)] if own_answers else []),
-            judges.CompareByJudge(self.seed, self.rendering),
+            *([rl.CompareRewards()] if own_answers else []),
+            judges.CompareByJudge(self.rendering),
         )

@@ -39,6 +39,6 @@ class SlBasic(EpochRecipe):
             ),
             train.SaveFinal(),
             evaluate.EvaluateWeights(self.evaluation, self.rendering),
-            evaluate.CompareEvaluations(self.seed),
+            evaluate.CompareEvaluations(),
             evaluate.QualityGate(self.evaluation.at_least),
         )

@@ -217,7 +217,7 @@ class EvaluateTeacher(Stage):
         render = stage._with_room(held_out.sets, prompted, tokenizer)
         sampler = client.sampler(weights.source)
         evaluation = await evaluate(sampler, tokenizer, self.evaluation, render, HeldOut(prompted))
-        metrics, table = evaluation_report("The teacher", evaluation, self.seed, suffix="_teacher")
+        metrics, table = evaluation_report("The teacher", evaluation, suffix="_teacher")
         return metrics, table, sample_records(evaluation, when="teacher")
 
     def _prompted(self, rows: Sequence[Conversation]) -> tuple[Conversation, ...]:

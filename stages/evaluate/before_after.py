@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kitchen.errors import QualityError
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import interval, paired_bootstrap, ratio_bootstrap
+from kitchen.statistics.intervals import interval, paired_interval
+from kitchen.statistics.samples import NON_NEGATIVE
 from kitchen.types import Metrics, Table
 from stages.evaluate.choices import CHOICE_MEASURES, ScoredChoices
 from stages.evaluate.evaluation import EvaluationAfter, EvaluationBefore, Likelihood
@@ -20,26 +21,25 @@ _Rows = list[tuple[str, ...]]  # of a table
 
 
 class CompareEvaluations(Stage):
-    """Compare each held-out set before and after training, with paired bootstrap intervals.
+    """Compare each held-out set before and after training, with intervals of the paired difference.
 
     Measures are exact match and field F1, or the loss of a set whose answers are not graded.
     """
 
-    seed: int = 0
     shown: int = 1  # answers per set to print side by side
 
     def run(self, before: EvaluationBefore, after: EvaluationAfter) -> tuple[Metrics, Table, Table]:
         metrics, rows = Metrics(), _Rows()
         for name, answers in after.answers.items():
-            measured, lines = _compare_answers(before.answers[name], answers, self.seed)
+            measured, lines = _compare_answers(before.answers[name], answers)
             metrics |= {f"{name}/{key}": value for key, value in measured.items()}
             rows += [(name, str(len(answers)), *line) for line in lines]
         for name, choices in after.choices.items():
-            measured, lines = _compare_choices(before.choices[name], choices, self.seed)
+            measured, lines = _compare_choices(before.choices[name], choices)
             metrics |= {f"{name}/{key}": value for key, value in measured.items()}
             rows += [(name, str(len(choices)), *line) for line in lines]
         for name, loss in after.losses.items():
-            measured, lines = _compare_losses(before.losses[name], loss, self.seed)
+            measured, lines = _compare_losses(before.losses[name], loss)
             metrics |= {f"{name}/{key}": value for key, value in measured.items()}
             rows += [(name, str(len(loss.nats)), *line) for line in lines]
         columns = ("held-out set", "n", "measure", "before", "after", "difference")
@@ -60,14 +60,14 @@ class CompareEvaluations(Stage):
 
 
 def _compare_answers(
-    before: Sequence[GradedAnswer], after: Sequence[GradedAnswer], seed: int
+    before: Sequence[GradedAnswer], after: Sequence[GradedAnswer]
 ) -> tuple[Metrics, _Rows]:
     """Compare the answers of one set; a row has the measure, before, after and the difference."""
     metrics, rows = Metrics(), _Rows()
     for measure, read in _MEASURES.items():
         old = [float(read(answer)) for answer in before]
         new = [float(read(answer)) for answer in after]
-        compared, row = _compare_scores(measure, measure.replace(" ", "_").lower(), old, new, seed)
+        compared, row = _compare_scores(measure, measure.replace(" ", "_").lower(), old, new)
         metrics |= compared
         rows.append(row)
     failures_before, failures_after = failure_counts(before), failure_counts(after)
@@ -81,41 +81,41 @@ def _compare_answers(
 
 
 def _compare_choices(
-    before: Sequence[ScoredChoices], after: Sequence[ScoredChoices], seed: int
+    before: Sequence[ScoredChoices], after: Sequence[ScoredChoices]
 ) -> tuple[Metrics, _Rows]:
     """Compare the choices of one set."""
     metrics, rows = Metrics(), _Rows()
     for (label, key), score in CHOICE_MEASURES.items():
         old = [float(score(row)) for row in before]
         new = [float(score(row)) for row in after]
-        compared, row = _compare_scores(label, key, old, new, seed)
+        compared, row = _compare_scores(label, key, old, new)
         metrics |= compared
         rows.append(row)
     return metrics, rows
 
 
 def _compare_scores(
-    label: str, key: str, old: Sequence[float], new: Sequence[float], seed: int
+    label: str, key: str, old: Sequence[float], new: Sequence[float]
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Compare a score of the same problems before and after: metrics, and a row of the table."""
-    gain = paired_bootstrap(old, new, seed=seed)
+    gain = paired_interval(old, new)
     metrics = {
         f"{key}_before": sum(old) / len(old),
         f"{key}_after": sum(new) / len(new),
         f"{key}_gain": gain.estimate,
     }
-    intervals = interval(old, seed).format(), interval(new, seed).format()
+    intervals = interval(old).format(), interval(new).format()
     return metrics, (label, *intervals, gain.format(sign=True))
 
 
-def _compare_losses(before: Likelihood, after: Likelihood, seed: int) -> tuple[Metrics, _Rows]:
+def _compare_losses(before: Likelihood, after: Likelihood) -> tuple[Metrics, _Rows]:
     """Compare the likelihoods of one set, with rows as those of `_compare_answers`."""
     metrics, rows = Metrics(), _Rows()
     for key, (label, new, sizes) in after.measures().items():
         _, old, _ = before.measures()[key]
-        mean_before = ratio_bootstrap(old, sizes, seed)
-        mean_after = ratio_bootstrap(new, sizes, seed)
-        change = ratio_bootstrap(new - old, sizes, seed)
+        mean_before = interval(old, sizes, bounds=NON_NEGATIVE)
+        mean_after = interval(new, sizes, bounds=NON_NEGATIVE)
+        change = paired_interval(old, new, sizes, bounds=NON_NEGATIVE)
         metrics |= {f"{key}_before": mean_before.estimate, f"{key}_after": mean_after.estimate}
         means = mean_before.format(4), mean_after.format(4)
         rows.append((label, *means, change.format(4, sign=True)))

@@ -10,7 +10,8 @@ from kitchen.config.splits import assign_splits, is_training
 from kitchen.errors import DataError
 from kitchen.ports import BlobStore, Dataset, DatasetStore, ModelCatalog, TrainingClient
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import Interval, interval, pass_at, ratio_bootstrap
+from kitchen.statistics.intervals import Interval, interval, pass_at
+from kitchen.statistics.samples import NON_NEGATIVE
 from kitchen.types import Facts, Metrics, Price, Samples, Table
 from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.prompts import prompt_tokens
@@ -169,21 +170,20 @@ class ReportEvaluation(Stage):
     """
 
     pass_at: tuple[int, ...] = ()
-    seed: int = 0
 
     def run(self, after: EvaluationAfter) -> tuple[Metrics, Table]:
-        return evaluation_report("Evaluation", after, self.seed, self.pass_at)
+        return evaluation_report("Evaluation", after, self.pass_at)
 
 
 def evaluation_report(
-    title: str, evaluation: Evaluation, seed: int, pass_at: Sequence[int] = (), suffix: str = ""
+    title: str, evaluation: Evaluation, pass_at: Sequence[int] = (), suffix: str = ""
 ) -> tuple[Metrics, Table]:
     """Return metrics and a table of one evaluation; `suffix` ends the names of its metrics."""
     metrics, rows = Metrics(), list[tuple[str, ...]]()
     for name, answers in evaluation.answers.items():
         problems = str(len({answer.row for answer in answers}))
         for (label, measure), values in problem_scores(answers, pass_at).items():
-            mean = interval(values, seed)
+            mean = interval(values)
             metrics |= _interval_metrics(f"{name}/{measure}{suffix}", mean)
             rows.append((name, problems, label, mean.format()))
         for (label, measure), count in failure_counts(answers).items():
@@ -191,12 +191,12 @@ def evaluation_report(
             rows.append((name, problems, label, f"{count} of {len(answers)} answers"))
     for name, choices in evaluation.choices.items():
         for (label, measure), score in CHOICE_MEASURES.items():
-            mean = interval([float(score(row)) for row in choices], seed)
+            mean = interval([float(score(row)) for row in choices])
             metrics |= _interval_metrics(f"{name}/{measure}{suffix}", mean)
             rows.append((name, str(len(choices)), label, mean.format()))
     for name, loss in evaluation.losses.items():
         for measure, (label, totals, sizes) in loss.measures().items():
-            mean = ratio_bootstrap(totals, sizes, seed)
+            mean = interval(totals, sizes, bounds=NON_NEGATIVE)
             metrics |= _interval_metrics(f"{name}/{measure}{suffix}", mean)
             rows.append((name, str(len(totals)), label, mean.format(4)))
     columns = ("set", "problems", "measure", "value")
@@ -204,7 +204,10 @@ def evaluation_report(
 
 
 def _interval_metrics(key: str, mean: Interval) -> dict[str, float]:
-    return {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
+    metrics = {key: mean.estimate}
+    if mean.known:
+        metrics |= {f"{key}_low": mean.low, f"{key}_high": mean.high}
+    return metrics
 
 
 def problem_scores(

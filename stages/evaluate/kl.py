@@ -15,7 +15,8 @@ from kitchen.artifacts.weights import find_weights
 from kitchen.errors import DataError, RunFailed
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import paired_bootstrap
+from kitchen.statistics.intervals import interval
+from kitchen.statistics.samples import NON_NEGATIVE
 from kitchen.types import Array, Metrics, Sampled, Table, Tokens
 from stages.chat.conversations import Conversation, with_system_prompt
 from stages.chat.prompts import prompt_tokens, prompts_with_room
@@ -140,7 +141,7 @@ def _report(
             f"the KL divergence to {stage.reference} is not a number: a model returned an infinite "
             "log-probability, or none, for a token of a sampled answer."
         )
-    mean = paired_bootstrap([0.0] * len(nats), nats, stage.seed)
+    mean = interval(nats, bounds=NON_NEGATIVE)
     per_token = sum(nats) / tokens
     key = f"{suffix}/{stage.dataset}" if stage.dataset else suffix
     metrics = Metrics({f"kl{key}": mean.estimate, f"kl_per_token{key}": per_token})

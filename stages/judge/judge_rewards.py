@@ -15,7 +15,7 @@ from kitchen.artifacts.weights import find_weights
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval
-from kitchen.statistics.significance import paired_permutation
+from kitchen.statistics.significance import sign_flip
 from kitchen.types import Metrics, Table
 from stages.chat.conversations import Conversation
 from stages.chat.messages import Message
@@ -51,7 +51,6 @@ class EvaluateJudge(Stage):
     """
 
     memoize = True
-    seed: int = 0
 
     async def run(self, judge: Judge, comparisons: Comparisons) -> tuple[Metrics, Table]:
         metrics = Metrics()
@@ -64,7 +63,7 @@ class EvaluateJudge(Stage):
             metrics[f"{name}/judge_unread"] = float(count - len(preferences))
             if preferences:
                 right = [_right(preference, EVEN) for preference in preferences]
-                accuracy = interval(right, self.seed)
+                accuracy = interval(right)
                 metrics |= {
                     f"{name}/judge_accuracy": accuracy.estimate,
                     f"{name}/judge_preference": float(np.mean(preferences)),
@@ -215,7 +214,6 @@ class CompareByJudge(Stage):
     """
 
     memoize = True
-    seed: int = 0
     render: PromptRendering = DEFAULT_RENDERING
 
     async def run(
@@ -236,7 +234,7 @@ class CompareByJudge(Stage):
             preferences = [preference for preference in judged if preference is not None]
             metrics[f"{name}/unread"] = float(len(judged) - len(preferences))
             if preferences:
-                mean = interval(preferences, self.seed)
+                mean = interval(preferences)
                 metrics |= self._preference_metrics(name, mean, preferences)
                 rows.append((name, str(len(preferences)), mean.format()))
         title = "The judge's preference for new answers over old ones, 95 % intervals"
@@ -250,7 +248,7 @@ class CompareByJudge(Stage):
         return {
             f"{name}/preferred": mean.estimate,
             f"{name}/preferred_low": mean.low,
-            f"{name}/preferred_p": paired_permutation(even, preferences, self.seed),
+            f"{name}/preferred_p": sign_flip(even, preferences).p_value,
         }
 
 

@@ -20,7 +20,7 @@ from kitchen.ports import (
     arrival,
 )
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import wilson
+from kitchen.statistics.intervals import clopper_pearson
 from kitchen.types import Batch, Datum, Floats, Loss, Metrics, Table
 from stages.chat.render import TrainData
 from stages.data.dataset import Epoch, shuffled_batches
@@ -133,9 +133,11 @@ class EvaluatePairs(Stage):
             # `as_batch` weights each pair by 1/n, so the sum is a mean; n times it is rounded
             # because the weights are float32
             right = round(output.metrics["accuracy:sum"] * count)
-            low, high = wilson(right, count)
-            metrics |= {f"{name}/{self.unit}_accuracy": right / count, f"{name}/margin": margin}
-            accuracy = f"{right / count:.3f} [{low:.3f}, {high:.3f}]"
-            rows.append((name, str(count), accuracy, f"{margin:.3f}"))
+            accuracy = clopper_pearson(right, count)
+            metrics |= {
+                f"{name}/{self.unit}_accuracy": accuracy.estimate,
+                f"{name}/margin": margin,
+            }
+            rows.append((name, str(count), accuracy.format(), f"{margin:.3f}"))
         columns = ("held-out set", f"{self.unit}s", "accuracy", "margin, beta times nats")
         return metrics, Table(f"Held-out {self.unit}s, 95 % intervals", columns, tuple(rows))

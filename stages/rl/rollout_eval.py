@@ -10,8 +10,9 @@ import numpy as np
 
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import paired_bootstrap
-from kitchen.statistics.significance import paired_permutation
+from kitchen.statistics.intervals import interval, paired_interval
+from kitchen.statistics.samples import SHARE, UNBOUNDED
+from kitchen.statistics.significance import sign_flip
 from kitchen.types import Metrics, Samples, Table
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.evaluate.reference import open_sampler
@@ -135,12 +136,11 @@ def _samples(rollouts: Mapping[str, Rollouts], when: str) -> Samples:
 
 
 class CompareRewards(Stage):
-    """Compare mean rewards before and after training by a paired bootstrap, set by set.
+    """Compare mean rewards before and after training, set by set, in pairs of the same problem.
 
-    A problem counts if both rollouts have a reward.
+    A problem counts if both rollouts have a reward. If all rewards lie within 0 and 1, this is
+    taken as their range.
     """
-
-    seed: int = 0
 
     def run(self, before: PolicyBefore, after: PolicyAfter) -> tuple[Metrics, Table]:
         metrics = Metrics()
@@ -150,17 +150,17 @@ class CompareRewards(Stage):
             metrics |= _failure_metrics(name, before, after)
             if not new:
                 continue
-            mean_before, mean_after = float(np.mean(old)), float(np.mean(new))
-            gain = paired_bootstrap(old, new, self.seed)
-            p_value = paired_permutation(old, new, self.seed)
+            bounds = SHARE if 0 <= min(*old, *new) <= max(*old, *new) <= 1 else UNBOUNDED
+            gain = paired_interval(old, new, bounds=bounds)
             metrics |= {
-                f"{name}/reward_before": mean_before,
-                f"{name}/reward_after": mean_after,
+                f"{name}/reward_before": float(np.mean(old)),
+                f"{name}/reward_after": float(np.mean(new)),
                 f"{name}/reward_gain": gain.estimate,
-                f"{name}/reward_gain_low": gain.low,
-                f"{name}/reward_gain_p": p_value,
+                f"{name}/reward_gain_p": sign_flip(old, new).p_value,
             }
-            means = (f"{mean_before:.3f}", f"{mean_after:.3f}")
+            if gain.known:
+                metrics[f"{name}/reward_gain_low"] = gain.low
+            means = (interval(rewards, bounds=bounds).format() for rewards in (old, new))
             rows.append((name, str(len(new)), *means, gain.format(sign=True)))
         columns = ("held-out set", "n", "before", "after", "difference")
         return metrics, Table(
