@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, GetCoreSchemaHandler, PlainSerializer, PlainValidator
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, PlainSerializer, PlainValidator
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from kitchen.errors import ConfigError, check_numbers
@@ -71,6 +72,18 @@ class Batch:
 
 SEEDS = 2**64  # number of random seeds: PyTorch takes no larger ones
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
+
+
+def _with_absolute_path(name: str) -> str:
+    """Return `path:FOLDER` with an absolute path, so that a run is resumed from any folder."""
+    kind, _, path = name.partition(":")
+    if kind != "path" or not path or os.path.isabs(path):
+        return name
+    return f"path:{os.path.join(os.getcwd(), os.path.expanduser(path))}"
+
+
+# a setting that names a model or weights, such as path:DIR or run:ID
+ModelName = Annotated[str, AfterValidator(_with_absolute_path)]
 
 
 @dataclass(frozen=True)

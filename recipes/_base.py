@@ -8,7 +8,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from kitchen import Lora, Recipe
 from kitchen.errors import ConfigError
-from kitchen.types import Adam, Seed
+from kitchen.types import Adam, ModelName, Seed
 from stages.data import DataConfig
 from stages.data.dataset import DEFAULT_DATASET
 from stages.evaluate import EvalConfig
@@ -21,7 +21,7 @@ class TrainingRecipe(Recipe):
 
     outputs: ClassVar[tuple[type, ...]] = (FinalWeights,)
     # weights to start from: packaged:NAME, path:DIR, run:ID@best, or NAME[@REVISION] on the hub
-    model: str = "packaged:smollm2-135m-instruct"
+    model: ModelName = "packaged:smollm2-135m-instruct"
     reading: DataConfig = DataConfig()
     lora_rank: PositiveInt = 16  # rank of the LoRA matrices; alpha is twice the rank
     learning_rate: PositiveFloat = 1e-4  # peak learning rate, reached at the end of warm-up

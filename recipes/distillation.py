@@ -6,6 +6,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
+from kitchen.types import ModelName
 from recipes._base import RolloutRecipe
 from stages import chat, data, distill, evaluate, rl, tasks, train
 from stages.evaluate.kl import kl_stages
@@ -14,8 +15,10 @@ from stages.evaluate.kl import kl_stages
 class Distillation(RolloutRecipe):
     """Train the student on its own answers, so that it learns from its own mistakes."""
 
-    teacher: str | None = None  # teacher model, named like `model`; null for the initial weights
-    teachers: Mapping[str, str] | None = None  # one teacher per data set: teachers.DATASET=WEIGHTS
+    # teacher model, named like `model`; null for the initial weights
+    teacher: ModelName | None = None
+    # one teacher per data set: teachers.DATASET=WEIGHTS
+    teachers: Mapping[str, ModelName] | None = None
     instruction: str = ""  # system prompt for the teacher only
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     rendering: chat.RenderDataset = chat.RenderDataset()  # of prompts and held-out rows
@@ -28,9 +31,8 @@ class Distillation(RolloutRecipe):
     top_k: PositiveInt | None = None  # number of the teacher's top tokens; null for 20
 
     def workflow(self) -> Step:
-        teachers = distill.teacher_names(
-            self.teacher, self.teachers, self.model, self.instruction, self.dataset
-        )
+        names = self.teacher, self.teachers, self.model
+        teachers = distill.teacher_names(*names, self.instruction, self.dataset)
         distill.check_chat(self.rendering)
         options = self.coefficient, self.discount, self.top_k
         targets, loss, report = distill.divergence_steps(self.divergence, *options)

@@ -3,6 +3,7 @@
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen import Step, every, for_each, sequence
+from kitchen.types import ModelName
 from recipes._base import EpochRecipe
 from stages import chat, data, distill, evaluate, train
 
@@ -15,7 +16,8 @@ class DistillationOffPolicy(EpochRecipe):
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
     warmup_steps: NonNegativeInt = 10  # length of the warm-up, in optimiser steps
     batch_size: PositiveInt = 16  # conversations per optimiser step
-    teacher: str | None = None  # teacher model, named like `model`; null for the initial weights
+    # teacher model, named like `model`; null for the initial weights
+    teacher: ModelName | None = None
     instruction: str = ""  # system prompt for the teacher only
     writing: distill.GenerationConfig = distill.GenerationConfig()
 

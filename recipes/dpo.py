@@ -3,6 +3,7 @@
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from kitchen import Step, every, for_each, sequence
+from kitchen.types import ModelName
 from recipes._base import EpochRecipe
 from stages import chat, data, evaluate, preference, train
 
@@ -11,7 +12,7 @@ class Dpo(EpochRecipe):
     """Make the chosen answer likelier than the rejected one, and stay near the reference model."""
 
     # reference model, named like `model`; null for the initial weights
-    reference: str | None = None
+    reference: ModelName | None = None
     mistakes: preference.MistakesConfig = preference.MistakesConfig()
     rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_turn")
     learning_rate: PositiveFloat = 1e-5  # peak learning rate, reached at the end of warm-up

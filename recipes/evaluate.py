@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import PositiveInt
 
 from kitchen import Recipe, Step, sequence
-from kitchen.types import Seed
+from kitchen.types import ModelName, Seed
 from stages import chat, data, evaluate
 
 
@@ -14,7 +14,7 @@ class Evaluate(Recipe):
 
     # weights to evaluate: packaged:NAME, path:DIR, run:ID[@STEP|final|best], or NAME[@REVISION] on
     # the hub
-    weights: str = "packaged:smollm2-135m-instruct"
+    weights: ModelName = "packaged:smollm2-135m-instruct"
     # held-out data: a packaged data set, a file or folder (JSON, JSONL, CSV, Parquet) or, with
     # --datasets hf, a name on the hub
     dataset: str = "ingredients"

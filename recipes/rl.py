@@ -6,6 +6,7 @@ from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
+from kitchen.types import ModelName
 from recipes._base import RolloutRecipe
 from stages import chat, evaluate, rl, tasks, train
 from stages.tasks.reasoning_gym import load_tasks_stage
@@ -30,7 +31,7 @@ class Rl(RolloutRecipe):
     # token's own
     kl_discount: rl.DiscountFactor = 0.0
     # reference model, named like `model`; null for the initial weights
-    reference: str | None = None
+    reference: ModelName | None = None
 
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty)

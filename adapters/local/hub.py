@@ -210,10 +210,7 @@ def _folder(name: str) -> Path:
     if not name or not os.path.isdir(folder):  # False for a name that no file can have
         hint = ""
         if not Path(name).expanduser().is_absolute():
-            hint = (
-                "; a relative path begins in the current folder: give an absolute path, or change "
-                "to the folder where the run began"
-            )
+            hint = "; a relative path begins in the current folder: give an absolute path"
         raise BackendError(f"path:{name}: there is no folder {folder}; check the path{hint}")
     if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
         raise BackendError(

@@ -10,6 +10,8 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 
 from kitchen.engine.type_names import short_name
+from kitchen.errors import CorruptCheckpoint
+from kitchen.ports.blobs import BlobStore, unseal
 from kitchen.ports.future import is_future
 from kitchen.types import Facts
 
@@ -41,3 +43,12 @@ def why_not_serializable(kind: Any) -> str:
     except (PydanticSchemaGenerationError, TypeError) as error:
         return f"pydantic cannot serialize {short_name(kind)}: {str(error).splitlines()[0]}"
     return ""
+
+
+def read_sealed(blobs: BlobStore, name: str, content: str, remedy: str) -> str:
+    """Read a sealed text; raises CorruptCheckpoint if it is missing or damaged."""
+    try:
+        return unseal(blobs.read(name) or b"")
+    except ValueError as error:
+        path = blobs.locate(name)
+        raise CorruptCheckpoint(f"{path}, {content}, is damaged ({error}); {remedy}") from error

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kitchen.engine.codec import decode, encode
-from kitchen.errors import CorruptCheckpoint, ResumeError
-from kitchen.ports.blobs import BlobStore, seal, unseal
+from kitchen.engine.codec import decode, encode, read_sealed
+from kitchen.errors import ResumeError
+from kitchen.ports.blobs import BlobStore, seal
 from kitchen.stage import Stage
 
 
@@ -24,33 +24,25 @@ class MemoStore:
         The plan checks that the stage's options are the same. Raises ResumeError where its result
         has another form now, CorruptCheckpoint where the file is damaged.
         """
-        stored = self._blobs.read(self._name(address))
-        if stored is None:
+        if self._blobs.read(self._name(address)) is None:
             return None
-        kinds = stage.contract().returns
+        content = f"the memoized result of {stage.title()}"
+        remedy = "delete it, and the resumed run computes it again"
+        texts = json.loads(read_sealed(self._blobs, self._name(address), content, remedy))
         try:
-            texts = json.loads(unseal(stored))
-        except ValueError as error:
-            path = self._blobs.locate(self._name(address))
-            raise CorruptCheckpoint(
-                f"{path}, the memoized result of {stage.title()}, is damaged ({error}); delete it, "
-                "and the resumed run computes it again"
-            ) from error
-        try:
-            values = tuple(decode(kind, text) for kind, text in zip(kinds, texts, strict=True))
+            pairs = zip(stage.contract().returns, texts, strict=True)
+            values = tuple(decode(kind, text) for kind, text in pairs)
         except ValueError as error:  # pydantic's ValidationError is one too
             raise ResumeError(
                 f"run {self._run!r} was started with another version of {stage.title()}, whose "
                 "result has another form; start a new run, or resume with that version"
             ) from error
-        return values if len(kinds) > 1 else values[0]
+        return values if len(values) > 1 else values[0]
 
     async def write(self, stage: Stage, address: str, result: Any) -> None:
         contract = stage.contract()
-        values = contract.values_of(result)
-        texts = [
-            await encode(kind, value) for kind, value in zip(contract.returns, values, strict=True)
-        ]
+        pairs = zip(contract.returns, contract.values_of(result), strict=True)
+        texts = [await encode(kind, value) for kind, value in pairs]
         self._blobs.write(self._name(address), seal(json.dumps(texts)))
 
     def _name(self, address: str) -> str:

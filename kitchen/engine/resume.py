@@ -19,7 +19,7 @@ from secrets import token_hex
 import structlog
 from pydantic import TypeAdapter
 
-from kitchen.engine.codec import decode, encode
+from kitchen.engine.codec import decode, encode, read_sealed
 from kitchen.engine.effects import carried
 from kitchen.engine.scope import Scope
 from kitchen.engine.type_names import qualified_name
@@ -93,10 +93,11 @@ class SavePointStore:
 
         Raises ResumeError if the run was started with another plan, or other options of stages.
         """
-        plan = self._plan.encode()
-        if self._blobs.read(f"{self._prefix}attempt") is None:
-            self._blobs.write(f"{self._prefix}plan", plan)
-        elif self._blobs.read(f"{self._prefix}plan") != plan:
+        name = f"{self._prefix}plan"
+        if self._blobs.read(name) is None and self._blobs.read(f"{self._prefix}attempt") is None:
+            self._blobs.write(name, seal(self._plan))
+        content, remedy = "the digest of the plan", "restore it from a copy, or start a new run"
+        if read_sealed(self._blobs, name, content, remedy) != self._plan:
             raise ResumeError(
                 f"run {self._run!r} was started with another recipe, another version of it, or "
                 "other settings; start a new run"

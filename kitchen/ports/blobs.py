@@ -84,7 +84,10 @@ def seal(text: str) -> bytes:
 
 def unseal(data: bytes) -> str:
     """Return the text that was sealed; raises ValueError if it is damaged."""
-    sealed = json.loads(data)
+    try:
+        sealed = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is not JSON" if data else "it is empty or missing") from error
     text = sealed.get("record") if isinstance(sealed, dict) else None
     if not isinstance(text, str) or sealed.get("sha256") != sha256(text):
         raise ValueError("its SHA-256 differs")

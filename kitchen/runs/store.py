@@ -20,8 +20,30 @@ from kitchen.runs.lock import in_use
 # the beginning of run.json, with the digest of what follows
 _DIGEST = re.compile(rb'\{\n  "sha256": "([^"\n]*)",')
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# keys of run.json; records of the first development versions lack the last ones
-_REQUIRED_KEYS = ("run", "recipe", "order", "attempts", "facts", "status", "rendering", "metrics")
+# types of the values in run.json
+_RECORD_TYPES: Mapping[str, Any] = {
+    "run": str,
+    "recipe": str,
+    "order": dict,
+    "attempts": list,
+    "facts": dict,
+    "status": str,
+    "rendering": dict,
+    "metrics": dict,
+}
+_OPTIONAL_TYPES: Mapping[str, Any] = {"journals": dict, "code": dict, "reason": str, "where": list}
+_ORDER_TYPES: Mapping[str, Any] = {
+    "recipe": str,
+    "settings": dict,
+    "sources": dict,
+    "adapters": dict,
+    "adapter_settings": dict,
+    "objects": list,
+}
+_ATTEMPT_TYPES: Mapping[str, Any] = {"started": str, "seconds": (int, float)}
+# keys of rows of checkpoints.jsonl, which commands read
+_CHECKPOINT_TYPES = {"path": str, "step": int, "kind": str, "sha256": str, "role": str, "at": str}
+_CHECKPOINT_TYPES |= {"final": bool}
 
 
 @dataclass(frozen=True)
@@ -130,14 +152,38 @@ def _parse_record(blobs: BlobStore, run: str, data: bytes) -> dict[str, Any]:
         raise ConfigError(
             f"{blobs.locate(name)} is not JSON ({error}); restore it from a copy"
         ) from error
-    for key in _REQUIRED_KEYS:
-        if not isinstance(record, dict) or key not in record:
-            raise ConfigError(
-                f"{blobs.locate(name)} has no {key!r}: it is not the record of a run, or an "
-                "earlier version of crucible-kitchen wrote it; read it with that version"
-            )
+    if wrong := _wrong_key(record):
+        raise ConfigError(
+            f"{blobs.locate(name)} has no {wrong!r} of the right type: it is not the record of a "
+            "run, or it was edited, or an earlier version of crucible-kitchen wrote it"
+        )
+    if record["run"] != run:
+        raise ConfigError(
+            f"{blobs.locate(name)} is the record of run {record['run']!r}, whose folder was copied "
+            "or renamed: its weights and save points are named by the run, so give the folder that "
+            "name again"
+        )
     record.pop("sha256", None)
     return dict(record)
+
+
+def _wrong_key(record: Any) -> str:
+    """Return the first key of a record that is missing or whose value has a wrong type; or ""."""
+    if not isinstance(record, dict):
+        return "run"
+    optional = {key: kind for key, kind in _OPTIONAL_TYPES.items() if key in record}
+    if wrong := _first_mismatch(record, {**_RECORD_TYPES, **optional}):
+        return wrong
+    if wrong := _first_mismatch(record["order"], _ORDER_TYPES):
+        return f"order.{wrong}"
+    for attempt in record["attempts"]:
+        if not isinstance(attempt, dict) or _first_mismatch(attempt, _ATTEMPT_TYPES):
+            return "attempts"
+    return ""
+
+
+def _first_mismatch(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
+    return next((key for key, kind in types.items() if not isinstance(values.get(key), kind)), "")
 
 
 def read_order(blobs: BlobStore, run: str) -> Order:
@@ -159,16 +205,28 @@ def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, An
     """
     file = f"{run}/{name}.jsonl"
     try:
-        rows = [json.loads(line) for line in read_lines(blobs, file)]
-    except ValueError as error:
+        rows = [_parse_row(name, line) for line in read_lines(blobs, file)]
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{blobs.locate(file)} is not JSON ({error}); restore it from a copy, or delete the "
-            "damaged line"
+            f"{blobs.locate(file)} has a damaged line ({error}); restore it from a copy, or delete "
+            "that line"
         ) from error
     if name == "metrics":
         rows = list(map(with_nan, rows))
     # of checkpoints that were saved again under the same path, the last row counts
     return list({row["path"]: row for row in rows}.values()) if name == "checkpoints" else rows
+
+
+def _parse_row(journal: str, line: bytes) -> dict[str, Any]:
+    """Return a row of a journal; raises ValueError if it is damaged."""
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError(f"{line[:50]!r} is not a JSON object")
+    types = _CHECKPOINT_TYPES if journal == "checkpoints" else {}
+    for key, kind in types.items():
+        if not isinstance(row.get(key), kind):
+            raise ValueError(f"{key!r} is missing or of a wrong type in {line[:50]!r}")
+    return row
 
 
 def run_summary(blobs: BlobStore, run: str) -> RunSummary:

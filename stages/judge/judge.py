@@ -12,7 +12,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from kitchen.errors import ConfigError
 from kitchen.ports import Sampler, Tokenizer, arrival
-from kitchen.types import Array, Checkpoint
+from kitchen.types import Array, Checkpoint, ModelName
 from stages.chat.conversations import Conversation
 from stages.chat.messages import Message, message_text, message_to_dict, messages_from_dicts
 from stages.chat.prompts import prompt_messages, reference_answer
@@ -33,7 +33,7 @@ class JudgeConfig:
     # answers and replies A or B
     says: JudgeSays = "answer"
     # weights that the judge's training starts from, named like `model`; null for `model` itself
-    model: str | None = None
+    model: ModelName | None = None
     # with says=answer, scale of the rewards: beta times the mean log-probability per token, in nats
     beta: PositiveFloat = 10.0
     # with says=answer, weight of the chosen answers' cross-entropy per token

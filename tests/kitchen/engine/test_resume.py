@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -285,9 +285,30 @@ def test_another_plan_is_refused_before_a_save_point() -> None:
         ResumeError, match="another recipe, another version of it, or other settings"
     ):
         cook(BASIC.model_copy(update={"eval_every": 1}), blobs)
+    cook(BASIC, blobs)
+
+
+def damaged_plans(plan: bytes) -> Iterator[bytes]:
+    """Yield damaged contents of `save/plan`: empty, cut, one bit flipped, and of another type."""
+    yield b""
+    yield plan[: len(plan) // 2]
+    for position in range(0, len(plan), 16):
+        yield plan[:position] + bytes([plan[position] ^ 1]) + plan[position + 1 :]
+    yield b'["a", 1]'
+    yield b"[" * 100_000
+
+
+def test_a_damaged_plan_is_named() -> None:
+    blobs = FakeBlobs()
+    with pytest.raises(Killed):
+        cook(BASIC, blobs, KillAt(3))
     plan = blobs.read("run/save/plan") or b""
+    for damaged in damaged_plans(plan):
+        blobs.write("run/save/plan", damaged)
+        with pytest.raises(CorruptCheckpoint, match=r"run/save/plan.* is damaged .*restore it"):
+            cook(BASIC, blobs)
     blobs.delete("run/save/plan")
-    with pytest.raises(ResumeError, match="another version of it"):
+    with pytest.raises(CorruptCheckpoint, match=r"run/save/plan.* missing"):
         cook(BASIC, blobs)
     blobs.write("run/save/plan", plan)
     cook(BASIC, blobs)

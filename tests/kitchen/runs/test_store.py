@@ -17,7 +17,7 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.runs.lock import InUse, in_use, lease
-from kitchen.runs.store import list_runs, read_run, run_names
+from kitchen.runs.store import list_runs, read_journal, read_run, run_names
 from recipes.sl_basic import SlBasic
 from tests.support.commands import in_folder
 
@@ -152,3 +152,45 @@ def test_folders_that_are_no_runs_are_not_listed() -> None:
     for name in ("a/b/run.json", "c/other.json", "run.json", "d/run.json"):
         blobs.write(name, b"{}")
     assert run_names(blobs) == ["d"]
+
+
+def test_a_renamed_run_is_named() -> None:
+    blobs = FakeBlobs()
+    kitchen.run(SlBasic, settings=SETTINGS, training="fake", blobs=blobs, name="dish")
+    for name in blobs.list("dish/"):
+        blobs.write(name.replace("dish/", "copy/", 1), blobs.read(name) or b"")
+    with pytest.raises(ConfigError, match=r"copy/run.json is the record of run 'dish'"):
+        kitchen.resume("copy", blobs=blobs)
+    assert [run.status for run in list_runs(blobs)] == ["unreadable", "completed"]
+
+
+CHECKPOINT = {
+    "path": "dish/weights/final",
+    "step": 2,
+    "kind": "weights",
+    "sha256": "0",
+    "role": "FinalWeights",
+    "at": "/runs/dish/weights/final",
+    "final": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("journal", "line"),
+    [
+        ("metrics", b"[1]"),
+        ("metrics", b'"loss"'),
+        ("samples", b"{"),
+        ("tables", b"\xff\xfe"),
+        ("log", b"[" * 100_000),
+        ("checkpoints", b"[1]"),
+        ("checkpoints", json.dumps({**CHECKPOINT, "step": "2"}).encode()),
+        ("checkpoints", json.dumps({**CHECKPOINT, "path": ["a"]}).encode()),
+        ("checkpoints", b'{"path": "dish/weights/final"}'),
+    ],
+)
+def test_a_damaged_row_is_named(journal: str, line: bytes) -> None:
+    blobs = FakeBlobs()
+    blobs.write(f"dish/{journal}.jsonl", json.dumps(CHECKPOINT).encode() + b"\n" + line + b"\n")
+    with pytest.raises(ConfigError, match=rf"dish/{journal}.jsonl has a damaged line"):
+        read_journal(blobs, "dish", journal)
