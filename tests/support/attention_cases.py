@@ -52,9 +52,9 @@ def plain(
     """(N, H, D): each token's state as the sequence that it is first in gives it."""
     states = []
     for places, start in zip(lies.slots, lies.shared_lengths, strict=True):
-        mine: Any = [x[places].transpose(0, 1)[None] for x in (query, key, value)]
+        mine = [x[places].transpose(0, 1)[None] for x in (query, key, value)]
         attended: Any = scaled_dot_product_attention(
-            *mine, is_causal=True, scale=scale, enable_gqa=True
+            mine[0], mine[1], mine[2], is_causal=True, scale=scale, enable_gqa=True
         )
         states.append(attended[0].transpose(0, 1)[start:])
     return torch.cat(states)

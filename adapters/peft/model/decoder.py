@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from adapters.peft.batching.packed_layout import PackedLayout
-from adapters.peft.model.layer_attention import AttentionChoice, choose_attention
+from adapters.peft.model.elementwise import RMSNorm, Rope
+from adapters.peft.model.layer_kernels import LayerKernels
 from adapters.peft.model.linear import make_contiguous
-from adapters.peft.model.llama_layer import Layer, LayerFunction, RMSNorm, Rope
+from adapters.peft.model.llama_layer import Layer, LayerFunction
 from adapters.peft.model.lora import LoraLinear
 
 # model types of transformers; others with the same modules may compute something more
@@ -48,12 +49,13 @@ class Decoder:
         model: Any,
         *,
         checkpointing: bool = False,
-        attention: AttentionChoice = choose_attention,
+        kernels: LayerKernels | None = None,
     ) -> None:
+        """`kernels` compute the layers; by default those that are best for their device."""
         self._body = model.base_model
         self._checkpointing = checkpointing
-        self.layers = [Layer(layer, attention) for layer in self._body.layers]
-        self.norm = RMSNorm(self._body.norm)
+        self.layers = [Layer(layer, kernels) for layer in self._body.layers]
+        self.norm = self.layers[0].elementwise.norm(self._body.norm)
 
     def hidden(
         self,

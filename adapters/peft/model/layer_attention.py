@@ -1,8 +1,7 @@
-"""The attention of one layer of a packed layout: an interface, and the choice for a device."""
+"""The attention of one layer of a packed layout: an interface, and attention in tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +9,6 @@ import torch
 
 from adapters.peft.batching.packed_layout import PackedLayout
 from adapters.peft.model import tiled_attention
-from adapters.peft.model.varlen_attention import FlashKernel, VarlenAttention, has_flash_kernel
 
 
 class LayerAttention(Protocol):
@@ -86,16 +84,3 @@ class TiledLayerAttention:
             return query, key, value
         prefix_key, prefix_value = prefix_kv.chunk(2, 1)
         return query, torch.cat([key, prefix_key]), torch.cat([value, prefix_value])
-
-
-def choose_attention(
-    like: torch.Tensor, kv_heads: int, head_dim: int, scale: float
-) -> LayerAttention:
-    """Return FlashAttention if torch has it for the device and dtype of `like`, else tiles."""
-    if has_flash_kernel(like.device, like.dtype, head_dim):
-        return VarlenAttention(FlashKernel(like.device), kv_heads, scale)
-    return TiledLayerAttention(kv_heads, scale)
-
-
-# a tensor like the layer's weights, its number of key heads, their width and the scale of scores
-AttentionChoice = Callable[[torch.Tensor, int, int, float], LayerAttention]

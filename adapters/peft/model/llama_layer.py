@@ -9,13 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from adapters.peft.batching.packed_layout import PackedLayout
-from adapters.peft.model.layer_attention import AttentionChoice, choose_attention
-from adapters.peft.model.linear import FusedLinear
-
-Rope = tuple[torch.Tensor, torch.Tensor]  # cosines and sines, (N, 1, D / 2)
+from adapters.peft.model.elementwise import Rope
+from adapters.peft.model.layer_kernels import LayerKernels, choose_kernels
 
 
 class Layer:
@@ -24,20 +21,25 @@ class Layer:
     Touvron et al., 2023, arXiv:2302.13971.
     """
 
-    def __init__(self, module: Any, attention: AttentionChoice = choose_attention) -> None:
-        """`module`: a layer of transformers, whose weights and LoRA weights it shares."""
+    def __init__(self, module: Any, kernels: LayerKernels | None = None) -> None:
+        """Share the weights and LoRA weights of `module`, a layer of transformers.
+
+        `kernels` compute it; by default those that are best for its device and dtype.
+        """
         attends, mlp = module.self_attn, module.mlp
-        self.qkv_proj = FusedLinear([attends.q_proj, attends.k_proj, attends.v_proj])
-        self.o_proj = FusedLinear([attends.o_proj])
-        self.gate_up_proj = FusedLinear([mlp.gate_proj, mlp.up_proj])
-        self.down_proj = FusedLinear([mlp.down_proj])
-        self.input_norm = RMSNorm(module.input_layernorm)
-        self.post_attention_norm = RMSNorm(module.post_attention_layernorm)
+        kernels = kernels or choose_kernels(module.input_layernorm.weight, int(attends.head_dim))
+        self.qkv_proj = kernels.linear([attends.q_proj, attends.k_proj, attends.v_proj])
+        self.o_proj = kernels.linear([attends.o_proj])
+        self.gate_up_proj = kernels.linear([mlp.gate_proj, mlp.up_proj])
+        self.down_proj = kernels.linear([mlp.down_proj])
+        self.elementwise = kernels.elementwise
+        self.input_norm = self.elementwise.norm(module.input_layernorm)
+        self.post_attention_norm = self.elementwise.norm(module.post_attention_layernorm)
         self.scale = float(attends.scaling)
         self.head_dim = int(attends.head_dim)
         self.heads = self.o_proj.weight.shape[1] // self.head_dim
         self.kv_heads = (len(self.qkv_proj.weight) // self.head_dim - self.heads) // 2
-        self.attention = attention(self.qkv_proj.weight, self.kv_heads, self.head_dim, self.scale)
+        self.attention = kernels.attention(self.kv_heads, self.scale)
 
     @property
     def trainable(self) -> list[nn.Parameter]:
@@ -54,15 +56,14 @@ class Layer:
         """(N, H) to queries, keys and values (N, heads + 2 · kv_heads, D), rotated by position."""
         flat = self.qkv_proj.forward(self.input_norm.normalize(x))[0]
         qkv = flat.view(len(x), -1, self.head_dim)
-        apply_rope(qkv[:, : self.heads + self.kv_heads], rope)
+        self.elementwise.rotate(qkv[:, : self.heads + self.kv_heads], rope)
         return qkv
 
     def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """(N, H) inputs and (N, heads · D) attention outputs to the layer's (N, H) outputs."""
         y = self.o_proj.forward(attended, x)[0]
         gate_up = self.gate_up_proj.forward(self.post_attention_norm.normalize(y))[0]
-        gate, up = gate_up.chunk(2, -1)
-        return self.down_proj.forward(functional.silu(gate).mul_(up), y)[0]
+        return self.down_proj.forward(self.elementwise.swiglu(gate_up), y)[0]
 
 
 @dataclass(frozen=True)
@@ -136,14 +137,13 @@ def _forward(
     normed, rms_x = layer.input_norm.forward(x)
     flat, low_qkv = layer.qkv_proj.forward(normed)
     qkv = flat.view(len(x), -1, layer.head_dim)
-    apply_rope(qkv[:, : layer.heads + layer.kv_heads], rope)
+    layer.elementwise.rotate(qkv[:, : layer.heads + layer.kv_heads], rope)
     attended, lse = layer.attention.forward(qkv, prefix_kv, layout)
     attended = attended.view(len(x), -1)
     y, low_o = layer.o_proj.forward(attended, x)
     normed, rms_y = layer.post_attention_norm.forward(y)
     gate_up, low_gate_up = layer.gate_up_proj.forward(normed)
-    gate, up = gate_up.chunk(2, -1)
-    z, low_down = layer.down_proj.forward(functional.silu(gate).mul_(up), y)
+    z, low_down = layer.down_proj.forward(layer.elementwise.swiglu(gate_up), y)
     low_rank = low_qkv, low_o, low_gate_up, low_down
     return z, Activations(x, (rms_x, rms_y), qkv, attended, lse, y, gate_up, low_rank)
 
@@ -162,7 +162,7 @@ def _backward(
     """
     layer = ctx.layer
     dnormed, dmlp = _mlp_backward(layer, dz, saved)
-    dy = layer.post_attention_norm.backward(dnormed, saved.y, saved.rms[1]).add_(dz)
+    dy = layer.post_attention_norm.backward(dnormed, saved.y, saved.rms[1], dz)
     dattended, do_proj = layer.o_proj.backward(dy, saved.attended, saved.low_rank[1])
     by_head = len(dy), layer.heads, layer.head_dim
     dqkv, dprefix_kv = layer.attention.backward(
@@ -174,15 +174,14 @@ def _backward(
         ctx.layout,
         dkv,
     )
-    cos, sin = ctx.rope
-    apply_rope(dqkv[:, : layer.heads + layer.kv_heads], (cos, -sin))
+    layer.elementwise.rotate(dqkv[:, : layer.heads + layer.kv_heads], ctx.rope, back=True)
     normed = layer.input_norm.rescale(saved.x, saved.rms[0])
     of_qkv = dqkv.view(len(dy), -1), normed, saved.low_rank[0]
     if not ctx.needs_input_grad[0]:
         dqkv_proj, _ = layer.qkv_proj.parameter_gradients(*of_qkv)
         return None, dprefix_kv, [*dqkv_proj, *do_proj, *dmlp]
     dnormed, dqkv_proj = layer.qkv_proj.backward(*of_qkv)
-    dx = layer.input_norm.backward(dnormed, saved.x, saved.rms[0]).add_(dy)
+    dx = layer.input_norm.backward(dnormed, saved.x, saved.rms[0], dy)
     return dx, dprefix_kv, [*dqkv_proj, *do_proj, *dmlp]
 
 
@@ -190,66 +189,9 @@ def _mlp_backward(
     layer: Layer, dz: torch.Tensor, saved: Activations
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return the gradients w.r.t. the MLP's normalised input and its trainable parameters."""
-    gate, up = saved.gate_up.chunk(2, -1)
-    activated = functional.silu(gate)
-    dhidden, ddown_proj = layer.down_proj.backward(dz, activated * up, saved.low_rank[3])
-    dgate_up = torch.empty_like(saved.gate_up)
-    dgate, dup = dgate_up.chunk(2, -1)
-    torch.mul(dhidden, activated, out=dup)
-    torch.ops.aten.silu_backward.grad_input(dhidden.mul_(up), gate, grad_input=dgate)
+    hidden, activated = layer.elementwise.swiglu_again(saved.gate_up)
+    dhidden, ddown_proj = layer.down_proj.backward(dz, hidden, saved.low_rank[3])
+    dgate_up = layer.elementwise.swiglu_backward(dhidden, saved.gate_up, activated)
     normed = layer.post_attention_norm.rescale(saved.y, saved.rms[1])
     dnormed, dgate_up_proj = layer.gate_up_proj.backward(dgate_up, normed, saved.low_rank[2])
     return dnormed, [*dgate_up_proj, *ddown_proj]
-
-
-class RMSNorm:
-    """x / sqrt(mean x² + eps) · weight; the mean in float32 or better.
-
-    Zhang and Sennrich, 2019, arXiv:1910.07467.
-    """
-
-    def __init__(self, module: Any) -> None:
-        width = len(module.weight)
-        self.weight = module.weight.detach()
-        self.eps = float(module.variance_epsilon)
-        accum_dtype = torch.promote_types(self.weight.dtype, torch.float32)
-        self._root = width**0.5
-        least = (width * module.variance_epsilon) ** 0.5
-        self._least = self.weight.new_tensor(least, dtype=accum_dtype)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalise (N, H); also return sqrt(mean x² + eps), (N, 1).
-
-        In few calls, because with few rows the overhead of calls dominates.
-        """
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=self._least.dtype)
-        rms = length.hypot_(self._least).div_(self._root)
-        return self.rescale(x, rms), rms
-
-    def normalize(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise (N, H); on a CUDA device in one call."""
-        if x.device.type == "cpu":
-            return self.forward(x)[0]
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-    def rescale(self, x: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
-        """Normalise (N, H) whose root mean squares (N, 1) are known."""
-        return (x / rms).to(x.dtype).mul_(self.weight)
-
-    def backward(self, gradient: torch.Tensor, x: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
-        """Return the gradient w.r.t. x; overwrites `gradient`."""
-        gradient.mul_(self.weight)
-        along = torch.linalg.vecdot(gradient, x)[:, None] / (rms.pow(3) * x.shape[-1])
-        return gradient.div_(rms).addcmul_(x, along.to(x.dtype), value=-1)
-
-
-def apply_rope(x: torch.Tensor, rope: Rope) -> None:
-    """Rotate (N, heads, D) by position, in place: feature i with i + D / 2.
-
-    Su et al., 2021, arXiv:2104.09864.
-    """
-    first, second = x.chunk(2, -1)
-    cos, sin = rope
-    rotated = first * sin
-    first.mul_(cos).addcmul_(second, sin, value=-1)
-    second.mul_(cos).add_(rotated)

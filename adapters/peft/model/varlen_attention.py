@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -286,6 +287,8 @@ class TorchKernel:
 def has_flash_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Return true if torch's FlashAttention computes heads of this width on a device."""
     if device.type != "cuda" or dtype not in FLASH_DTYPES or torch.version.hip is not None:
+        return False
+    if find_spec("torch.nn.attention.varlen") is None:  # older versions pad the log-sum-exps
         return False
     fits = head_dim % 8 == 0 and head_dim <= FLASH_MAX_HEAD_DIM
     capable = torch.cuda.get_device_capability(device) >= FLASH_CAPABILITY

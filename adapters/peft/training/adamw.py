@@ -49,6 +49,8 @@ class Optimiser:
             weight_decay=adam.weight_decay,
         )
         self._inner.step()
+        # the fused step does not, and PackedLoraLinear copies the weights when it changes
+        torch.autograd.graph.increment_version(list(self._parameters.values()))
         self.clear()
         self.steps += 1
         return norm

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from adapters.peft.model.llama_layer import RMSNorm
+from adapters.peft.model.elementwise import RMSNorm
 from adapters.peft.sampling.kv_cache import HeadLayout
 from adapters.peft.sampling.paged.weights import Product
 

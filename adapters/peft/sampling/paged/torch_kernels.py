@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from adapters.peft.model.llama_layer import RMSNorm, apply_rope
+from adapters.peft.model.elementwise import RMSNorm, apply_rope
 from adapters.peft.sampling.draw import draw_static
 from adapters.peft.sampling.kv_cache import HeadLayout
 from adapters.peft.sampling.paged.kernels import END, PAGE, PROMPT, START, Batch

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from adapters.peft.model.llama_layer import RMSNorm
+from adapters.peft.model.elementwise import RMSNorm
 from adapters.peft.sampling.draw import STATUSES, draw_static
 from adapters.peft.sampling.kv_cache import HeadLayout
 from adapters.peft.sampling.paged.kernels import PAGE, Batch

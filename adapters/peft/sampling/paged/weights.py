@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from adapters.peft.model.decoder import Decoder
+from adapters.peft.model.elementwise import RMSNorm
 from adapters.peft.model.linear import FusedLinear
-from adapters.peft.model.llama_layer import Layer, RMSNorm
+from adapters.peft.model.llama_layer import Layer
 from adapters.peft.sampling.kv_cache import HeadLayout
 from adapters.peft.sampling.paged.graphs import SideStream
 

@@ -13,14 +13,11 @@ from torch import nn
 
 from adapters.peft.batching.packed_layout import PackedLayout, build_layout
 from adapters.peft.model.decoder import Decoder, is_llama_like, make_weights_contiguous
-from adapters.peft.model.layer_attention import (
-    AttentionChoice,
-    LayerAttention,
-    choose_attention,
-)
+from adapters.peft.model.elementwise import Elementwise, RMSNorm, TorchElementwise
+from adapters.peft.model.layer_kernels import LayerKernels
 from adapters.peft.model.linear import FusedLinear, make_contiguous
-from adapters.peft.model.llama_layer import RMSNorm, apply_rope
 from adapters.peft.model.lora import LoraAdapter, LoraLinear
+from adapters.peft.model.packed_lora import PackedLoraLinear
 from adapters.peft.model.varlen_attention import TorchKernel, VarlenAttention
 from kitchen.types import Array, Lora
 
@@ -120,11 +117,13 @@ def no_stop() -> None:
     pass
 
 
-def varlen_attention(
-    like: torch.Tensor, kv_heads: int, head_dim: int, scale: float
-) -> LayerAttention:
-    """Attention in the calls of a CUDA device, by plain operations."""
-    return VarlenAttention(TorchKernel(), kv_heads, scale)
+def gpu_kernels(elementwise: Elementwise) -> LayerKernels:
+    """The kernels of a GPU, with attention by plain operations."""
+    return LayerKernels(
+        PackedLoraLinear,
+        elementwise,
+        lambda kv_heads, scale: VarlenAttention(TorchKernel(), kv_heads, scale),
+    )
 
 
 def compare(
@@ -133,12 +132,12 @@ def compare(
     alpha: float = 8.0,
     *,
     checkpointing: bool = False,
-    attention: AttentionChoice = choose_attention,
+    kernels: LayerKernels | None = None,
 ) -> None:
     tree, adapter = adapted(model, Lora(rank=4, alpha=alpha), leaves)
     lies: PackedLayout = build_layout(SEQUENCES, torch.device("cpu"))
     assert lies.shared_lengths[1] == len(START)
-    decoder = Decoder(tree, checkpointing=checkpointing, attention=attention)
+    decoder = Decoder(tree, checkpointing=checkpointing, kernels=kernels)
     got = decoder.hidden(lies, no_stop)
     expected = plain_states(model, adapter, SEQUENCES)
     gradients = [random(len(tokens), model.config.hidden_size) for tokens in SEQUENCES]
@@ -212,8 +211,17 @@ def test_layers_match_autograd_in_other_shapes(changed: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_layers_match_autograd_with_varlen_attention(checkpointing: bool) -> None:
-    compare(llama(), ALL, checkpointing=checkpointing, attention=varlen_attention)
+@pytest.mark.parametrize("biases", [False, True])
+def test_layers_match_autograd_with_kernels_of_gpus(biases: bool, checkpointing: bool) -> None:
+    model = llama(attention_bias=biases, mlp_bias=biases)
+    compare(model, ALL, checkpointing=checkpointing, kernels=gpu_kernels(TorchElementwise()))
+
+
+@pytest.mark.parametrize(
+    "leaves", [("q_proj",), ("v_proj", "up_proj"), ("1.mlp.down_proj",), ("0.self_attn.o_proj",)]
+)
+def test_some_projections_match_autograd_with_kernels_of_gpus(leaves: tuple[str, ...]) -> None:
+    compare(llama(), leaves, kernels=gpu_kernels(TorchElementwise()))
 
 
 def test_states_without_lora_need_no_gradient() -> None:
@@ -263,11 +271,12 @@ def test_rope_matches_transformers_and_its_transpose() -> None:
     part = whole[:, :4]  # as the layers do: a view of queries and keys beside values
     part.copy_(x[:, :4])
     last = whole[:, 4].clone()
-    apply_rope(part, (cos[:, None], sin[:, None]))
+    rope = cos[:, None], sin[:, None]
+    TorchElementwise().rotate(part, rope)
     torch.testing.assert_close(part, expected[0].transpose(0, 1)[:, :4], **EXACT)
     torch.testing.assert_close(whole[:, 4], last, rtol=0, atol=0)
     back = y.clone()
-    apply_rope(back, (cos[:, None], -sin[:, None]))
+    TorchElementwise().rotate(back, rope, back=True)
     torch.testing.assert_close((part * y).sum(), (x[:, :4] * back).sum(), **EXACT)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from adapters.peft.model.llama_layer import RMSNorm
+from adapters.peft.model.elementwise import RMSNorm
 from adapters.peft.sampling.kv_cache import HeadLayout
 from adapters.peft.sampling.paged.kernels import PAGE, Batch, Kernels
 from adapters.peft.sampling.paged.torch_kernels import TorchKernels
