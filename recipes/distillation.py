@@ -40,7 +40,7 @@ class Distillation(RolloutRecipe):
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         rows = self.reading, self.seed, self.problems
-        limit, prompts = self.playing.max_tokens, self.rendering.prompts
+        limit, prompts = self.playing.max_tokens, self.rendering
         drop_bad_rows = distill.DropBadPrompts(self.rendering, self.evaluation, limit)
         return sequence(
             *distill.load_prompts(self.dataset, self.teachers, *rows),

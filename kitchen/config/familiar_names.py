@@ -50,6 +50,7 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "roles_to_train": "use rendering.train_on",
         "num_train_epochs": "use epochs",
         "num_epochs": "use epochs",
+        "lr": "use learning_rate",
         "lr_scheduler_type": "use schedule",
         "lr_scheduler": "use schedule",
         "warmup_ratio": _WARMUP,

@@ -1,8 +1,9 @@
 """Trust in records: the code that the record of a run may name without the user's consent.
 
-A run folder may come from somebody else. Its record names the recipe and the adapters, and loading
-either runs code. Installed adapters and recipes of the package `recipes` are trusted; anything else
-is loaded only with `--trust` (in Python `trust=True`).
+A run folder may come from somebody else. Its record names the recipe, the adapters and functions
+such as a reward, and loading any of them runs code. Installed adapters, and recipes and functions
+of the package `recipes`, are trusted; anything else is loaded only with `--trust` (in Python
+`trust=True`).
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def prompt_tokens(
     try:
         return render_prompt(
             prompt_dicts(conversation),
-            render.prompts.tokenizer(tokenizer),
+            render.tokenizer(tokenizer),
             render.chat,
             inputs.tools,
             inputs.kwargs,

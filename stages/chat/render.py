@@ -5,8 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import groupby
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -16,7 +15,7 @@ import structlog
 from kitchen.errors import ConfigError, DataError, check_name
 from kitchen.ports.sampling import Tokenizer
 from kitchen.stage import Stage
-from kitchen.types import Datum, Metrics, RenderingSettings, Table
+from kitchen.types import Datum, Metrics, Table
 from stages.chat.conversations import Conversation, TrainRows
 from stages.chat.joining import encode_after
 from stages.chat.left_out import check_messages_rendered
@@ -40,7 +39,6 @@ from stages.chat.template import (
     check_no_template_needed,
     check_tools_rendered,
     in_row,
-    read_template,
 )
 from stages.chat.token_cost import EpochSize
 from stages.chat.token_table import MarkedTokens, token_table
@@ -103,9 +101,16 @@ class TrainData:
 
     data: Sequence[Datum]
     counts: RenderCounts
+    first_empty: str = ""  # place of the first row with an empty answer
+
+    def table(self) -> Table:
+        """Return the counts, with the place of the first empty answer."""
+        counts = self.counts.table()
+        place = [("the first empty answer", self.first_empty)] if self.first_empty else []
+        return replace(counts, rows=(*counts.rows, *place))
 
 
-class RenderDataset(Stage, RenderingSettings):
+class RenderDataset(Stage, PromptRendering):
     """Render conversations to datums whose weights are 0 on every token not trained on."""
 
     # messages to train on; "trainable" reads the field of that name in each message. Assistant
@@ -117,14 +122,9 @@ class RenderDataset(Stage, RenderingSettings):
     overlong: Overlong = "error"
     chat: bool | None = None  # use the chat template; null to use it if the model has one
     separator: str = " "  # text between prompt and completion if there is no chat template
-    # variables for the chat template: chat_template_kwargs.enable_thinking=false; those of a row
-    # take precedence
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    # a Jinja file to use in place of the model's chat template; a run records its text
-    template: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "template", read_template(self.template))
+        super().__post_init__()
         check_name("train_on", self.train_on, TRAIN_ON)
         check_name("overlong", self.overlong, OVERLONG)
         if self.max_tokens < 2:
@@ -137,17 +137,12 @@ class RenderDataset(Stage, RenderingSettings):
         """Return how many rows `steps` batches of datums use; None if rows may be dropped."""
         return steps * batch_size if steps is not None and self.overlong == "error" else None
 
-    @property
-    def prompts(self) -> PromptRendering:
-        """The rendering of prompts alone."""
-        return PromptRendering(self.chat_template_kwargs, self.template)
-
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
         data = RenderedDatums(rows.conversations, tokenizer, self)
         data.check_text()
         if note := self._endless(rows, data.counts):
             log.warning(note)
-        return TrainData(data, data.counts), data.counts.metrics()
+        return TrainData(data, data.counts, data.first_empty), data.counts.metrics()
 
     def datums(self, conversation: Conversation, tokenizer: Tokenizer) -> tuple[Datum, ...]:
         """Return the datums of one conversation."""
@@ -155,7 +150,7 @@ class RenderDataset(Stage, RenderingSettings):
 
     def answer_text(self, completion: str, tokenizer: Tokenizer) -> str:
         """Return a completion without the separator that precedes it if there is no template."""
-        chat = self.prompts.tokenizer(tokenizer).chat if self.chat is None else self.chat
+        chat = self.tokenizer(tokenizer).chat if self.chat is None else self.chat
         return completion if chat else completion.removeprefix(self.separator)
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[EpochSize, Table, Table]:
@@ -163,7 +158,7 @@ class RenderDataset(Stage, RenderingSettings):
         data.check_text()
         size = EpochSize(data.counts.datums, "datums", data.counts.tokens)
         table = token_table("The first datum", [MarkedTokens.of_datum(data[0])], tokenizer)
-        counts = data.table()
+        counts = TrainData(data, data.counts, data.first_empty).table()
         if note := self._endless(rows, data.counts):
             counts = replace(counts, rows=(*counts.rows, ("note", note)))
         return size, table, counts
@@ -194,18 +189,19 @@ class RenderedDatums(Sequence[Datum]):
         render: RenderDataset,
         cached_tokens: int = CACHED_TOKENS,
     ) -> None:
+        tokenizer = render.tokenizer(tokenizer)
         self._rows, self._tokenizer, self._render = rows, tokenizer, render
         self._ends = array("q")  # (rows,) datums up to and including each row
         self._cached: list[tuple[Datum, ...]] = []
         self.counts = RenderCounts()
-        self._first_empty = ""  # place of the first row with an empty answer
+        self.first_empty = ""  # place of the first row with an empty answer
         self._has_text = False  # some text is trained on, not only stop tokens
         tokens_left = cached_tokens
         for conversation in rows:
-            row = render_row(conversation, tokenizer, render)
+            row = _render_row(conversation, tokenizer, render)
             self.counts += row.counts
-            if row.counts.empty_answers and not self._first_empty:
-                self._first_empty = conversation.where
+            if row.counts.empty_answers and not self.first_empty:
+                self.first_empty = conversation.where
             self._has_text = self._has_text or _trains_text(conversation, render.train_on)
             self._ends.append(self.counts.datums)
             tokens_left -= row.counts.tokens + ROW_OVERHEAD_TOKENS
@@ -231,17 +227,11 @@ class RenderedDatums(Sequence[Datum]):
         """Raise DataError if all answers are empty, so that only stop tokens are trained on."""
         if not self._has_text:
             raise DataError(
-                f"{self._first_empty or self._rows[0].where}: the answers of this row and of all "
+                f"{self.first_empty or self._rows[0].where}: the answers of this row and of all "
                 "others are empty, so the model would only learn to answer nothing; add the "
                 "answers, or, if they are in another column, rename it "
                 "(reading.columns.OTHER=completion)"
             )
-
-    def table(self) -> Table:
-        """Return the counts, with the place of the first empty answer."""
-        counts = self.counts.table()
-        place = [("the first empty answer", self._first_empty)] if self._first_empty else []
-        return replace(counts, rows=(*counts.rows, *place))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -255,7 +245,7 @@ class RenderedDatums(Sequence[Datum]):
         if row < len(self._cached):
             data = self._cached[row]
         else:
-            data = self._render.datums(self._rows[row], self._tokenizer)
+            data = _render_row(self._rows[row], self._tokenizer, self._render).data
         return data[index - self._ends[row]]  # counted from the end of the row
 
 
@@ -280,29 +270,15 @@ def render(
 ) -> list[Datum]:
     """Return the datums of one conversation; the options are those of RenderDataset."""
     stage = RenderDataset(
-        train_on, max_tokens, overlong, chat, separator, chat_template_kwargs, template
+        train_on,
+        max_tokens,
+        overlong,
+        chat,
+        separator,
+        chat_template_kwargs=chat_template_kwargs,
+        template=template,
     )
     return list(stage.datums(conversation, tokenizer))
-
-
-def trained_spans(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
-    """Return the datum's text in spans, each with a flag: whether it is trained on.
-
-    A special token is shown as its id: "<2>".
-    """
-    tokens = np.concatenate([datum.tokens[:1], datum.targets])
-    trained = [False, *(datum.loss_inputs["weights"] != 0).tolist()]
-    special = [not tokenizer.decode(tokens[at : at + 1]) for at in range(len(tokens))]
-    pieces: list[tuple[str, bool]] = []
-    kinds = groupby(range(len(tokens)), key=lambda at: (trained[at], special[at]))
-    for (is_trained, is_special), run in kinds:
-        ids = tokens[list(run)]  # decoded together: one character may be several tokens
-        text = "".join(f"<{token}>" for token in ids) if is_special else tokenizer.decode(ids)
-        pieces.append((text, is_trained))
-    spans: list[tuple[str, bool]] = []
-    for is_trained, run_of_pieces in groupby(pieces, key=lambda piece: piece[1]):
-        spans.append(("".join(text for text, _ in run_of_pieces), is_trained))
-    return spans
 
 
 @dataclass(frozen=True)
@@ -317,6 +293,13 @@ def render_row(
     conversation: Conversation, tokenizer: Tokenizer, settings: RenderDataset
 ) -> RenderedRow:
     """Render one conversation; raises DataError that names the row."""
+    return _render_row(conversation, settings.tokenizer(tokenizer), settings)
+
+
+def _render_row(
+    conversation: Conversation, tokenizer: Tokenizer, settings: RenderDataset
+) -> RenderedRow:
+    """Render one conversation with the tokenizer of its template."""
     try:
         sequences = _sequences(conversation, tokenizer, settings)
     except MaskError as error:
@@ -361,7 +344,6 @@ def _count(
 def _sequences(
     conversation: Conversation, tokenizer: Tokenizer, settings: RenderDataset
 ) -> tuple[MaskedTokens, ...]:
-    tokenizer = settings.prompts.tokenizer(tokenizer)
     selected = trained_messages(conversation, settings.train_on)
     inputs = conversation.inputs.over(settings.chat_template_kwargs)
     conversation = replace(conversation, inputs=inputs)

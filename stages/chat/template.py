@@ -41,9 +41,9 @@ class PromptRendering(RenderingSettings):
 
     # variables for the chat template: chat_template_kwargs.enable_thinking=false; those of a row
     # take precedence
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     # a Jinja file to use in place of the model's chat template; a run records its text
-    template: str | None = None
+    template: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "template", read_template(self.template))

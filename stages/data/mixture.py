@@ -138,13 +138,19 @@ class RenderMixture(Stage):
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
 
-    def preview(self, sources: MixtureRows, tokenizer: Tokenizer) -> tuple[MixtureData, Table]:
+    def preview(
+        self, sources: MixtureRows, tokenizer: Tokenizer
+    ) -> tuple[MixtureData, Table, Table]:
         mixture, _ = self.run(sources, tokenizer)
         first = [
             MarkedTokens.of_datum(rendered.data[0], name)
             for name, rendered in mixture.sources.items()
         ]
-        return mixture, token_table("The first datums", first, tokenizer, column="data set")
+        counts: list[tuple[str, ...]] = []
+        for name, rendered in mixture.sources.items():
+            counts += [(name, *row) for row in rendered.table().rows]
+        table = Table("Training data", ("data set", "quantity", "count"), tuple(counts))
+        return mixture, token_table("The first datums", first, tokenizer, column="data set"), table
 
 
 class MixtureBatches(Stage):

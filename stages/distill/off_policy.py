@@ -134,7 +134,7 @@ class GenerateTeacherAnswers(Stage):
 
     def prompts(self, rows: TrainRows, tokenizer: Tokenizer) -> dict[int, Tokens]:
         """Return the teacher's prompts by row, without those left out by rendering.overlong."""
-        templated = self.render.prompts.tokenizer(tokenizer)
+        templated = self.render.tokenizer(tokenizer)
         check_system_prompt(self.instruction, templated, self.render.chat)
         prompted = [with_system_prompt(row, self.instruction) for row in rows.conversations]
         limit = self.config.max_tokens

@@ -79,7 +79,7 @@ class DropBadPrompts(Stage):
     def run(
         self, tasks: Tasks, held_out: HeldOut, tokenizer: Tokenizer
     ) -> tuple[Tasks, HeldOut, Metrics, Table, Samples]:
-        tasks = good_tasks(tasks, tokenizer, self.max_tokens, self.render.prompts)
+        tasks = good_tasks(tasks, tokenizer, self.max_tokens, self.render)
         held_out = good_held_out(held_out, tokenizer, self.render, self.config)
         return tasks, held_out, *report_bad_rows([*held_out.bad_rows, *tasks.bad_rows])
 

@@ -20,6 +20,7 @@ from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.chat.conversations import Conversation, Message, parse_completion, parse_conversation
 from stages.chat.masks import TrainOn
+from stages.chat.messages import message_text
 from stages.chat.prompts import prompt_messages, prompts_with_room, reference_answer
 from stages.chat.render import RenderDataset, RenderedRow, render_row
 from stages.chat.row_columns import check_columns
@@ -147,6 +148,7 @@ class LoadComparisons(DatasetLoader):
             DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, comparison)
         )
         train = tuple(ParsedRows(data.train, comparison))
+        check_answer_text([row.chosen for row in train], "chosen")
         held_out: dict[str, tuple[Comparison, ...]] = {}
         chosen: dict[str, tuple[Conversation, ...]] = {}
         for split, rows in data.held_out.items():
@@ -155,6 +157,21 @@ class LoadComparisons(DatasetLoader):
         return Comparisons(train, held_out), HeldOut(chosen, data.bad_rows), data.facts, data.table
 
     preview = run
+
+
+def check_answer_text(answers: Sequence[Conversation], kind: str) -> None:
+    """Raise DataError if the good answers are all empty: the model would learn to say nothing."""
+    if answers and not any(map(_has_answer_text, answers)):
+        raise DataError(
+            f"{answers[0].where}: the {kind} answers of this row and of all others are empty, so "
+            "the model would only learn to answer nothing. Add the answers, or, if they are in "
+            "another column, rename it (reading.columns.OTHER=NAME)."
+        )
+
+
+def _has_answer_text(conversation: Conversation) -> bool:
+    answer = conversation.messages[conversation.prompt_length :]
+    return any(message_text(message).strip() for message in answer if message.role == "assistant")
 
 
 def without_rejected(sets: Mapping[str, Sequence[Comparison]]) -> list[Comparison]:
@@ -371,18 +388,15 @@ def preview_pairs(
     if not sizes:
         raise DataError(f"nothing to train on: {_reasons(rendered, 0, render)}.")
     size = EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if incomplete else "")
-    counts = [
-        ("rows", len(rows)),
-        ("pairs", len(sizes)),
-        ("pairs left out because both answers are equal", rendered.equal),
-        ("truncated answers", rendered.truncated),
-        ("rejected answers yet to be sampled", len(incomplete)),
-    ]
-    table = Table(
-        "Training data",
-        ("quantity", "count"),
-        tuple((what, f"{count:,}") for what, count in counts),
-    )
+    counts = {
+        "rows": len(rows),
+        "pairs": len(sizes),
+        "pairs left out because both answers are equal": rendered.equal,
+        "truncated answers": rendered.truncated,
+        "rejected answers yet to be sampled": len(incomplete),
+        **tool_counts([row.chosen for row in rows], tokenizer, render),
+    }
+    table = count_table(counts)
     return size, pair_table("The first pair", *first[0], tokenizer), table
 
 
@@ -397,6 +411,21 @@ def unsampled_tokens(
     limit = mistakes.max_tokens
     prompts = prompts_with_room(missing, tokenizer, render, limit, "mistakes.max_tokens")
     return [len(prompt) + limit for prompt in prompts.values()]
+
+
+def count_table(counts: Mapping[str, int]) -> Table:
+    """Return a table of counts of the training data."""
+    rows = [(name.replace("_", " "), f"{count:,}") for name, count in counts.items()]
+    return Table("Training data", ("quantity", "count"), tuple(rows))
+
+
+def tool_counts(
+    rows: Sequence[Conversation], tokenizer: Tokenizer, render: RenderDataset
+) -> dict[str, int]:
+    """Return the number of rows whose tools are in the system message, if there are any."""
+    has_place = render.tokenizer(tokenizer).tools
+    count = 0 if has_place else sum(bool(row.inputs.tools) for row in rows)
+    return {"tools_in_system_message": count} if count else {}
 
 
 class RenderPairs(Stage):
@@ -422,17 +451,18 @@ class RenderPairs(Stage):
         train = sets.pop("")
         held_out = {name: rendered.pairs for name, rendered in sets.items() if rendered.pairs}
         tokens = sum(len(datum.tokens) for datum in chain.from_iterable(train.pairs))
-        return Pairs(train.pairs, held_out), Metrics(
-            {
-                "data/rows": float(len(comparisons.train)),
-                "data/pairs": float(len(train.pairs)),
-                "data/tokens": float(tokens),
-                "data/truncated": float(train.truncated),
-                "data/equal_pairs": float(train.equal),
-                "data/held_out_pairs": float(sum(map(len, held_out.values()))),
-                "data/held_out_equal_pairs": float(sum(pairs.equal for pairs in sets.values())),
-            }
-        )
+        counts = {
+            "rows": len(comparisons.train),
+            "pairs": len(train.pairs),
+            "tokens": tokens,
+            "truncated": train.truncated,
+            "equal_pairs": train.equal,
+            "held_out_pairs": sum(map(len, held_out.values())),
+            "held_out_equal_pairs": sum(pairs.equal for pairs in sets.values()),
+            **tool_counts([row.chosen for row in comparisons.train], tokenizer, self.render),
+        }
+        metrics = Metrics({f"data/{name}": float(count) for name, count in counts.items()})
+        return Pairs(train.pairs, held_out), metrics
 
     def preview(
         self, comparisons: Comparisons, tokenizer: Tokenizer, mistakes: MistakesConfig

@@ -30,9 +30,12 @@ from stages.preference.comparisons import (
     Pair,
     Pairs,
     SampledRejections,
+    check_answer_text,
     check_marks,
     check_train_on,
     comparison,
+    count_table,
+    tool_counts,
     unsampled_tokens,
     without_rejected,
 )
@@ -63,11 +66,10 @@ class LoadLabelledAnswers(DatasetLoader):
     def run(
         self, store: DatasetStore
     ) -> tuple[Comparisons, LabelledAnswers, HeldOut, Facts, Table]:
-        data = load_splits(
-            DatasetReader(
-                store, self.dataset, self.reading, self.seed, self.max_rows, labelled_or_comparison
-            )
+        reader = DatasetReader(
+            store, self.dataset, self.reading, self.seed, self.max_rows, labelled_or_comparison
         )
+        data = load_splits(reader)
         sets = dict[str, tuple[Comparison, ...]]()
         labelled = dict[str, tuple[LabelledAnswer, ...]]()
         for name, split in (("", data.train), *data.held_out.items()):
@@ -82,6 +84,7 @@ class LoadLabelledAnswers(DatasetLoader):
             _check_all_labelled(sets)
         comparisons = Comparisons(sets.pop(""), sets)
         answers = LabelledAnswers(labelled)
+        check_answer_text(_good_answers(comparisons.train, labelled[""]), "good")
         good = replace(self._good_held_out(comparisons, answers), bad_rows=tuple(bad_rows))
         return comparisons, answers, good, data.facts, data.table
 
@@ -91,16 +94,22 @@ class LoadLabelledAnswers(DatasetLoader):
         """Return the held-out conversations with good answers; raises DataError if none has."""
         good = dict[str, tuple[Conversation, ...]]()
         for name, rows in comparisons.held_out.items():
-            conversations = [row.chosen for row in rows]
-            conversations += [row.conversation for row in labelled.sets[name] if row.good]
-            if conversations:
-                good[name] = tuple(conversations)
+            if conversations := _good_answers(rows, labelled.sets[name]):
+                good[name] = conversations
         if not good:
             raise DataError(
                 f"{self.dataset}: no held-out row has a good answer, which evaluations compare "
                 "with. Hold out more rows (reading.held_out), or other splits (reading.test)."
             )
         return HeldOut(good)
+
+
+def _good_answers(
+    comparisons: Sequence[Comparison], labelled: Sequence[LabelledAnswer]
+) -> tuple[Conversation, ...]:
+    """Return the conversations of a set that end with a good answer."""
+    good = [row.conversation for row in labelled if row.good]
+    return (*(row.chosen for row in comparisons), *good)
 
 
 def _check_all_labelled(rows: Mapping[str, Sequence[Comparison]]) -> None:
@@ -190,6 +199,7 @@ class RenderedAnswers:
 
     answers: Sequence[RenderedAnswer]
     equal: int  # answers left out that, once truncated, equal one with the other label
+    tools: Mapping[str, int]  # the number of rows whose tools are in the system message, if any
 
     @property
     def good(self) -> int:
@@ -198,27 +208,27 @@ class RenderedAnswers:
 
     def table(self, unsampled: int) -> Table:
         """Return the counts of a training set, with the number of answers yet to be sampled."""
-        counts = [
-            ("answers", len(self.answers)),
-            ("good answers", self.good),
-            ("answers left out because they equal one with the other label", self.equal),
-            ("truncated answers", sum(answer.truncated for answer in self.answers)),
-            ("bad answers yet to be sampled", unsampled),
-        ]
-        rows = tuple((what, f"{count:,}") for what, count in counts)
-        return Table("Training data", ("quantity", "count"), rows)
+        counts = {
+            "answers": len(self.answers),
+            "good answers": self.good,
+            "answers left out because they equal one with the other label": self.equal,
+            "truncated answers": sum(answer.truncated for answer in self.answers),
+            "bad answers yet to be sampled": unsampled,
+            **self.tools,
+        }
+        return count_table(counts)
 
     def metrics(self) -> Metrics:
         """Return the counts of a training set."""
-        return Metrics(
-            {
-                "data/answers": float(len(self.answers)),
-                "data/good": float(self.good),
-                "data/tokens": float(sum(len(answer.datum.tokens) for answer in self.answers)),
-                "data/truncated": float(sum(answer.truncated for answer in self.answers)),
-                "data/equal_answers": float(self.equal),
-            }
-        )
+        counts = {
+            "answers": len(self.answers),
+            "good": self.good,
+            "tokens": sum(len(answer.datum.tokens) for answer in self.answers),
+            "truncated": sum(answer.truncated for answer in self.answers),
+            "equal_answers": self.equal,
+            **self.tools,
+        }
+        return Metrics({f"data/{name}": float(count) for name, count in counts.items()})
 
 
 class RenderLabelledAnswers(Stage):
@@ -331,7 +341,8 @@ class RenderLabelledAnswers(Stage):
         kept = [
             answer for answer in answers if answer.key not in cut or len(labels[answer.key]) == 1
         ]
-        return RenderedAnswers(kept, len(answers) - len(kept))
+        tools = tool_counts([row.conversation for row in rows], tokenizer, self.render)
+        return RenderedAnswers(kept, len(answers) - len(kept), tools)
 
     def _pairs(self, rendered: RenderedAnswers, tokenizer: Tokenizer) -> tuple[Pair, ...]:
         data = [_labelled(answer.datum, answer.good) for answer in rendered.answers]

@@ -154,7 +154,12 @@ def load_initial_weights(
 def rendering_notes(weights: Weights) -> list[str]:
     """Return a sentence if the run that saved weights had settings which its prompts depend on."""
     recorded = weights.record.get("rendering") if weights.record else None
-    defaults = {"template": None, "chat": None, "separator": " ", "chat_template_kwargs": {}}
+    defaults: dict[str, object] = {
+        "template": None,
+        "chat": None,
+        "separator": " ",
+        "chat_template_kwargs": {},
+    }
     names = [
         f"rendering.{name}"
         for name, default in defaults.items()

@@ -12,7 +12,16 @@ from kitchen.config.settings import leaf_keys
 
 PAGE = Path(__file__).parents[2] / GUIDE
 # names of Python arguments and commands, and names that recipes have too
-NOT_SETTINGS = {"max_steps", "warmup_steps", "beta", "temperature", "type", "rl", "axolotl"}
+NOT_SETTINGS = {
+    "learning_rate",
+    "max_steps",
+    "warmup_steps",
+    "beta",
+    "temperature",
+    "type",
+    "rl",
+    "axolotl",
+}
 LOSSES = {"ipo", "simpo", "orpo"}  # values of rl
 RECIPES = ("sl_basic", "chat_sl", "dpo", "kto", "rl", "rlhf", "distillation", "evaluate")
 

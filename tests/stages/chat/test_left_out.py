@@ -183,7 +183,7 @@ def test_a_template_of_the_user_makes_base_models_chat(template_file):
         == prompt_tokens(conversation, chat, RenderDataset()).tolist()
     )
     assert own.answer_text(" yes", base) == " yes"
-    assert own.prompts == PromptRendering(template=CHATML)
+    assert own.template == PromptRendering(template=str(template_file)).template
 
 
 def test_the_text_of_a_template_becomes_the_setting(template_file):

@@ -14,9 +14,10 @@ from stages.chat.conversations import (
     with_system_prompt,
 )
 from stages.chat.masks import TRAIN_ON, mask_conversation, trained_messages
-from stages.chat.render import RenderDataset, render, trained_spans
+from stages.chat.render import RenderDataset, render
 from stages.preference.comparisons import pair_of
 from tests.support.tiny_model import tiny_model
+from tests.support.trained_spans import trained_spans
 
 CHATML = (
     "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nbe "

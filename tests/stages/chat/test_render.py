@@ -7,9 +7,10 @@ from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError
 from stages.chat.conversations import Conversation, Message, TrainRows, parse_conversation
 from stages.chat.masks import TRAIN_ON
-from stages.chat.render import RenderCounts, RenderDataset, render, trained_spans
+from stages.chat.render import RenderCounts, RenderDataset, render
 from tests.support.no_chat_template import PlainTokenizer
 from tests.support.thoughts import ThoughtStrippingTokenizer
+from tests.support.trained_spans import trained_spans
 
 END, EOT, SYSTEM, USER, ASSISTANT, TOOL = 256, 257, 258, 259, 260, 261  # the fake's special tokens
 

@@ -14,9 +14,9 @@ from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import DataError
 from kitchen.ports import Done
 from kitchen.types import Datum, Sampled, Tokens
-from stages.chat.conversations import parse_conversation
+from stages.chat.conversations import TrainRows, parse_conversation
 from stages.chat.prompts import prompt_tokens, reference_answer
-from stages.chat.render import RenderDataset, trained_spans
+from stages.chat.render import RenderDataset
 from stages.chat.template import PromptRendering
 from stages.judge.judge import answer_conversation, letter_conversation, request_and_answers
 from stages.judge.ranked_answers import judged_pair
@@ -27,11 +27,14 @@ from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import question_tokens
 from tests.support.no_chat_template import PlainTokenizer
 from tests.support.tool_template import (
+    PLAIN_TEMPLATE,
     TIMER,
+    TOOL_TEMPLATE,
     plain_tokenizer,
     text_of,
     tool_tokenizer,
 )
+from tests.support.trained_spans import trained_spans
 
 ASK = {"role": "user", "content": "Remind me in 5"}
 ANSWER = {"role": "assistant", "content": "Set."}
@@ -140,7 +143,7 @@ def test_variables_of_a_row_precede_the_setting(
     assert ("<think></think>" in text_of(tokenizer, prompt)) is not thinks
     assert datum.tokens[: len(prompt)].tolist() == prompt.tolist()
     question = Question((ASK,), "Set.", exact_reward, "t", inputs=conversation.inputs)
-    assert question_tokens(question, tokenizer, render.prompts).tolist() == prompt.tolist()
+    assert question_tokens(question, tokenizer, render).tolist() == prompt.tolist()
 
 
 @pytest.mark.parametrize("name", ["enable_thinkin", "messages", "tokenize"])
@@ -248,6 +251,21 @@ def test_tool_calls_are_trained_on(row: dict[str, Any]) -> None:
         RenderDataset().datums(conversation, plain_tokenizer())
 
 
+def test_tools_are_counted_with_the_template_that_is_set() -> None:
+    row = parse_conversation({"messages": [ASK, ANSWER], "tools": [TIMER]}, "rows:1")
+    own = RenderDataset(template=TOOL_TEMPLATE)
+    plain = RenderDataset(template=PLAIN_TEMPLATE)
+    counts = [
+        render.run(TrainRows((row,)), tokenizer)[0].counts.tools_in_system_message
+        for render, tokenizer in (
+            (own, plain_tokenizer()),
+            (plain, tool_tokenizer()),
+            (RenderDataset(), plain_tokenizer()),
+        )
+    ]
+    assert counts == [0, 1, 1]
+
+
 def test_preferences_are_rendered_with_tools() -> None:
     tokenizer, render = tool_tokenizer(), RenderDataset(train_on="last_assistant_turn")
     row = {"prompt": [ASK], "chosen": [ANSWER], "rejected": "No.", "tools": [TIMER]}
@@ -297,7 +315,7 @@ def test_rollouts_read_tools_and_variables() -> None:
     inputs = parse_conversation(row, "rows:1").inputs
     question = Question((ASK,), "Set.", exact_reward, "t", inputs=inputs)
     sampler: Any = FixedSampler(tokenizer.encode("Set."))
-    render = PromptRendering({"enable_thinking": False})
+    render = PromptRendering(chat_template_kwargs={"enable_thinking": False})
     runner = RolloutRunner(sampler, tokenizer, RolloutConfig(8), render=render)
     asyncio.run(runner.run([question], 2, [0]))
     options = {"tools": [TIMER], "enable_thinking": False}

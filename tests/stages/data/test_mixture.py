@@ -40,6 +40,21 @@ def mixed() -> Any:
     return RenderMixture(RenderDataset()).run(sources, ByteTokenizer())[0]
 
 
+def test_preview_names_the_first_row_without_an_answer() -> None:
+    empty = {"prompt": "?", "completion": ""}
+    store = FakeDatasets({"a": {"train": [*rows("a", 2), empty, *rows("a", 4)]}})
+    sources, *_ = LoadMixture(("a",)).run(store)
+    stage = RenderMixture(RenderDataset())
+    *_, counts = stage.preview(sources, ByteTokenizer())
+    assert counts.columns == ("data set", "quantity", "count")
+    [place] = [count for _, quantity, count in counts.rows if quantity == "the first empty answer"]
+    assert place == "fake:a:train:2"
+    store = FakeDatasets({"a": {"train": [empty] * 9}})
+    sources, *_ = LoadMixture(("a",)).run(store)
+    with pytest.raises(DataError, match=r"^a: fake:a:train:\d: the answers of this row and of all"):
+        stage.run(sources, ByteTokenizer())
+
+
 @pytest.mark.parametrize(
     "weights",
     [

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adapters.fake.datasets import FakeDatasets
 from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
@@ -25,6 +26,7 @@ from stages.preference.comparisons import (
     TRAIN_ON_ANSWERS,
     Comparison,
     Comparisons,
+    LoadComparisons,
     MistakesConfig,
     RenderPairs,
     SampledRejections,
@@ -34,6 +36,7 @@ from stages.preference.comparisons import (
 )
 from tests.support.no_chat_template import PlainTokenizer
 from tests.support.thoughts import ThoughtStrippingTokenizer
+from tests.support.tool_template import TIMER, plain_tokenizer, tool_tokenizer
 
 
 class StrippingTokenizer(ByteTokenizer):
@@ -229,6 +232,34 @@ def test_errors_say_why_rows_are_left_out(
         stage.run(
             Comparisons((row, row), {"held": (row,)}), SampledRejections(texts), ByteTokenizer()
         )
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        {"prompt": "q", "chosen": " ", "rejected": "no"},
+        {"chosen": [CHAT[0], {"role": "assistant", "content": ""}], "rejected": CHAT},
+        {"prompt": "q", "completion": ""},
+    ],
+)
+def test_chosen_answers_that_are_all_empty_are_refused(empty: Any) -> None:
+    stage = LoadComparisons("some")
+    full = {"prompt": "q", "chosen": "yes", "rejected": "no"}
+    with pytest.raises(DataError, match=r"^fake:some:train:0: the chosen answers of this row and"):
+        stage.run(FakeDatasets({"some": {"train": [empty] * 2, "held": [full]}}))
+    stage.run(FakeDatasets({"some": {"train": [empty, full], "held": [full]}}))
+
+
+def test_rows_with_tools_in_the_system_message_are_counted() -> None:
+    row = {"prompt": "q", "chosen": "yes", "rejected": "no", "tools": [TIMER]}
+    rows = [comparison(row, "here:1"), comparison({**row, "tools": None}, "here:2")]
+    stage = RenderPairs(RenderDataset("last_assistant_turn"))
+    for tokenizer, count in ((plain_tokenizer(), 1), (tool_tokenizer(), None)):
+        comparisons = Comparisons(rows, {"held": rows})
+        _, metrics = stage.run(comparisons, SampledRejections({}), tokenizer)
+        assert metrics.get("data/tools_in_system_message") == count
+        *_, table = stage.preview(comparisons, tokenizer, MistakesConfig())
+        assert dict(table.rows).get("tools in system message") == (count and str(count))
 
 
 def user(content: str) -> dict[str, str]:

@@ -15,7 +15,12 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.types import Array, Datum
 from stages.chat.masks import TrainOn
 from stages.chat.render import RenderDataset
-from stages.preference.comparisons import Comparisons, SampledRejections, as_batch
+from stages.preference.comparisons import (
+    Comparisons,
+    MistakesConfig,
+    SampledRejections,
+    as_batch,
+)
 from stages.preference.kto import (
     KtoLoss,
     LoadLabelledAnswers,
@@ -23,6 +28,7 @@ from stages.preference.kto import (
     mismatched,
     other_prompts,
 )
+from tests.support.tool_template import TIMER, plain_tokenizer, tool_tokenizer
 
 RNG = np.random.default_rng(7)
 BETA, GOOD, BAD = 0.3, 1.2, 0.7
@@ -194,6 +200,33 @@ def test_labels_are_of_answers_only(row: dict[str, Any], trained: str, train_on:
     assert answer(pairs.train[0][0]) == trained
     labelled_tokens = pairs.train[0][0].loss_inputs["labels"] != 0
     assert int(labelled_tokens.sum()) == int((pairs.train[0][0].loss_inputs["weights"] != 0).sum())
+
+
+@pytest.mark.parametrize("empty", ["", "  ", "\n"])
+def test_good_answers_that_are_all_empty_are_refused(empty: str) -> None:
+    good = {"prompt": "q", "completion": empty, "label": True}
+    bad = {"prompt": "q", "completion": "No", "label": False}
+    rows = [bad, good, {**good, "prompt": "r"}]
+    stage = LoadLabelledAnswers("some")
+    with pytest.raises(DataError, match=r"^fake:some:train:1: the good answers of this row and of"):
+        stage.run(FakeDatasets({"some": {"train": rows, "held": ROWS}}))
+    pair = {"prompt": "q", "chosen": empty, "rejected": "No"}
+    with pytest.raises(DataError, match=r"^fake:some:train:0: .* rename it \(reading\.columns"):
+        stage.run(FakeDatasets({"some": {"train": [pair], "held": ROWS}}))
+    some = [*rows, {**good, "completion": "Yes"}]
+    stage.run(FakeDatasets({"some": {"train": some, "held": ROWS}}))
+
+
+def test_rows_with_tools_in_the_system_message_are_counted() -> None:
+    rows = [{**GOOD_ROW, "tools": [TIMER]}, BAD_ROW]
+    data = FakeDatasets({"some": {"train": rows, "held": rows}})
+    comparisons, labels, *_ = LoadLabelledAnswers("some").run(data)
+    stage = RenderLabelledAnswers(RenderDataset("last_assistant_turn"))
+    for tokenizer, count in ((plain_tokenizer(), 1), (tool_tokenizer(), None)):
+        _, metrics = stage.run(comparisons, SampledRejections({}), labels, tokenizer)
+        assert metrics.get("data/tools_in_system_message") == count
+        *_, table = stage.preview(comparisons, labels, tokenizer, MistakesConfig())
+        assert dict(table.rows).get("tools in system message") == (count and str(count))
 
 
 GOOD_ROW = {"prompt": "q", "completion": "Let me think. Yes", "label": True}
