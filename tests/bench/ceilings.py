@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.bench.interleave import interleave
 from tests.bench.memory import cuda
@@ -14,6 +14,7 @@ from tests.bench.results import DROPPED, Options, Result
 from tests.bench.turns import Turns
 
 # rows, inner, columns
+Shapes: TypeAlias = tuple[tuple[int, int, int], ...]
 CPU_SHAPES = ((2048, 576, 576), (1024, 1536, 576), (4096, 576, 1536), (2048, 2048, 2048))
 CUDA_SHAPES = ((4096, 4096, 4096), (8192, 4096, 14336), (8192, 8192, 8192))
 # a machine with a lower rate does not support the format, and larger shapes would take minutes
@@ -29,13 +30,14 @@ class Gauge:
 
     dtype: str
     device: str = "cpu"
+    shapes: Shapes = ()  # of products; default: those of the device
     name: str = "the machine"
 
     def run(self, turns: Turns) -> None:
         turns.loaded()
         while True:
             turns.wait()
-            rate = gemm_rate(self.dtype, self.device)
+            rate = gemm_rate(self.dtype, self.device, self.shapes)
             turns.stop()
             turns.report(gemm_gflops=rate)
 
@@ -87,11 +89,11 @@ def ceilings(options: Options) -> Result:
     )
 
 
-def _shapes(device: str) -> tuple[tuple[int, int, int], ...]:
+def _shapes(device: str) -> Shapes:
     return CPU_SHAPES if device == "cpu" else CUDA_SHAPES
 
 
-def gemm_rate(dtype: str, device: str = "cpu") -> float:
+def gemm_rate(dtype: str, device: str = "cpu", shapes: Shapes = ()) -> float:
     """Measure GFLOP/s of the best shape with the faster of torch's libraries.
 
     The values are random, as constant ones take less power and run at higher clock rates.
@@ -111,9 +113,11 @@ def gemm_rate(dtype: str, device: str = "cpu") -> float:
             )
         return 2e-9 * rows * inner * columns / min(map(_seconds, calls))
 
-    shapes = _shapes(device)
+    shapes = shapes or _shapes(device)
     first = product(*shapes[0])
-    return first if first < MIN_GFLOPS else max(first, *(product(*shape) for shape in shapes[1:]))
+    if first < MIN_GFLOPS:
+        return first
+    return max([first, *(product(*shape) for shape in shapes[1:])])
 
 
 def read_rate(device: str = "cpu", size: int = BYTES) -> float:

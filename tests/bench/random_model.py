@@ -60,7 +60,7 @@ class RandomModel:
             copy(file, self.folder)
 
 
-def write_random_model(config: Mapping[str, Any], folder: Path, device: str) -> None:
+def write_random_model(config: Mapping[str, Any], folder: Path, device: str) -> Any:
     """Write weights drawn on the device, and a digest, so that no side hashes gigabytes."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -79,3 +79,4 @@ def write_random_model(config: Mapping[str, Any], folder: Path, device: str) -> 
         "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in files.items()},
     }
     (folder / "kitchen.json").write_text(json.dumps(note))
+    return model

@@ -25,10 +25,9 @@ def base_model(setup: Setup) -> Any:
         options["quantization_config"] = quantize(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         )
+    if setup.device != "cpu":  # without a copy in the memory of the CPU
         options["device_map"] = {"": setup.device}
     model = library.from_pretrained(LocalHub().fetch(setup.model), dtype=dtype, **options)
-    if not options:
-        model.to(setup.device)
     with torch.no_grad():
         model(input_ids=torch.arange(4, device=setup.device)[None])
     return model

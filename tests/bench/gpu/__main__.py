@@ -18,11 +18,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from shutil import disk_usage
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +32,7 @@ from tests.bench.gpu.row import MODELS
 from tests.bench.gpu.rows import ROWS
 from tests.bench.random_model import SIZES
 
+Process: TypeAlias = "subprocess.Popen[bytes]"
 ROOT = Path(__file__).parents[3]
 RESULTS = "docs/appendix/gpu.jsonl"
 SHARED_MEMORY = Path("/dev/shm")  # fast, and large enough for 8B where there is a GPU
@@ -39,6 +40,8 @@ NEEDED = 24 * 2**30  # bytes for both models and their start weights
 DRY_SLOWER = 8  # the limits of a dry run, on CPU cores that may be busy
 WITHOUT_MODELS = {"checks", "probes", "full_1b"}
 LOG_LINES = 40  # of a row that was stopped: its steps so far
+SOUND = {True: "yes", False: "NO", None: ""}  # whether the sides computed the same
+MODELS_LIMIT = 120  # seconds after the tests
 SHORTEST = 10  # seconds; no row starts with less time left
 PACKAGES = ("triton", "datasets", "liger-kernel", "bitsandbytes")
 
@@ -50,22 +53,38 @@ def main() -> int:
     dry = os.environ.get("KITCHEN_GPU_DRY") == "1"
     results = Path(os.environ.get("KITCHEN_GPU_RESULTS", "" if dry else ROOT / RESULTS))
     facts = _facts("cpu" if dry else "cuda")
-    with tempfile.TemporaryDirectory(prefix="kitchen-gpu-", dir=_models_folder()) as folder:
+    with ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(prefix="kitchen-gpu-", dir=_models_folder())
+        folder = stack.enter_context(temporary)
         out = Path(os.environ.get("OUT") or folder)
         files = [path for path in (results, out / "gpu.jsonl") if path.name]
         records = finished_rows(files, facts)
         due = [name for name in names if name not in records]
-        # the models are written while the tests run
-        models = start(models_of(due), Path(folder), out) if set(due) - WITHOUT_MODELS else None
+        models = _start_models(due, Path(folder), out)
+        stack.callback(_end_if_running, models)
         for name in due:
             if models and name != "checks":
-                print(f"models: {wait(models, deadline - monotonic())}", flush=True)
+                print(f"models: {wait(models, _limit(MODELS_LIMIT, deadline))}", flush=True)
                 _keep_log(models_of(due), Path(folder), out)
                 models = None
-            records[name] = {"row": name, **facts, **run_row(name, Path(folder), out, deadline)}
+            records[name] = {
+                "row": name,
+                **facts,
+                **run_row(name, Path(folder), out, deadline),
+            }
             _append(files, records[name])
     _print(Console(width=150), [records[name] for name in names])
     return int(any("error" in records[name] for name in names))
+
+
+def _start_models(rows: Sequence[str], folder: Path, out: Path) -> Process | None:
+    """Start to write the models of the rows, so that the tests run meanwhile."""
+    return start(models_of(rows), folder, out) if set(rows) - WITHOUT_MODELS else None
+
+
+def _end_if_running(process: Process | None) -> None:
+    if process and process.poll() is None:
+        end(process)
 
 
 def _parse_arguments() -> Sequence[str]:
@@ -115,8 +134,7 @@ def models_of(rows: Sequence[str]) -> str:
 
 def run_row(name: str, folder: Path, out: Path, deadline: float) -> dict[str, Any]:
     """Run a row's process until its limit or the deadline; return its record."""
-    slower = DRY_SLOWER if os.environ.get("KITCHEN_GPU_DRY") == "1" else 1
-    limit = min(slower * ROWS[name].limit, deadline - monotonic())
+    limit = _limit(ROWS[name].limit, deadline)
     if limit < SHORTEST:
         return {"error": "not started: the time of all rows is used up"}
     print(f"{name} (at most {limit:.0f} s)", flush=True)
@@ -131,7 +149,13 @@ def run_row(name: str, folder: Path, out: Path, deadline: float) -> dict[str, An
     return {"seconds": seconds, "error": f"{problem}; the end of its log:\n{tail}"}
 
 
-def start(name: str, folder: Path, out: Path) -> subprocess.Popen[bytes]:
+def _limit(seconds: float, deadline: float) -> float:
+    """Return the seconds of a row: its limit or, if less, what is left until the deadline."""
+    slower = DRY_SLOWER if os.environ.get("KITCHEN_GPU_DRY") == "1" else 1
+    return min(slower * seconds, deadline - monotonic())
+
+
+def start(name: str, folder: Path, out: Path) -> Process:
     with (folder / f"{name}.log").open("w") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.bench.gpu.row", name, str(folder), str(out)],
@@ -142,17 +166,22 @@ def start(name: str, folder: Path, out: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def wait(process: subprocess.Popen[bytes], limit: float) -> str:
+def wait(process: Process, limit: float) -> str:
     """Wait for a row's process, and end what is left of it; return how it ended."""
     try:
-        end = f"its process ended with exit code {process.wait(max(0.0, limit))}"
+        outcome = f"its process ended with exit code {process.wait(max(0.0, limit))}"
     except subprocess.TimeoutExpired:
-        end = f"stopped after {limit:.0f} s"
+        outcome = f"stopped after {limit:.0f} s"
     finally:
-        with suppress(ProcessLookupError):  # no process of the row is left
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return end
+        end(process)
+    return outcome
+
+
+def end(process: Process) -> None:
+    """End a row's process and those that it started, such as a side that hangs."""
+    with suppress(ProcessLookupError):  # none is left
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _keep_log(name: str, folder: Path, out: Path) -> list[str]:
@@ -182,7 +211,7 @@ def _print(console: Console, records: Sequence[Mapping[str, Any]]) -> None:
             str(record.get("seconds", "")),
             "" if rate is None else f"{rate:,.0f}",
             _outcome(record),
-            {True: "yes", False: "NO"}.get(record.get("sound"), ""),  # type: ignore[arg-type]
+            SOUND[record.get("sound")],
         )
     console.print(table, markup=False)
 

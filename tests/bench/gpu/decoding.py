@@ -1,10 +1,10 @@
-"""Sampling 8B with many rows, relative to the time in which weights and keys are read."""
+"""Sampling many rows, relative to the time in which weights and keys are read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,17 @@ class ReadRate:
             turns.report(read_rate=rate)
 
 
-def decoding(workspace: Workspace) -> Mapping[str, Any]:
-    setup = workspace.setup("8b")
-    work = Workload(setup, 4, 32, 8) if workspace.dry else Workload(setup)
+def sampling_8b(workspace: Workspace) -> Mapping[str, Any]:
+    return _decoding(workspace, "8B", Workload(workspace.setup("8b")))
+
+
+def decoding_1b(workspace: Workspace) -> Mapping[str, Any]:
+    return _decoding(workspace, "1B", Workload(workspace.setup("1b"), 32, 256, 64))
+
+
+def _decoding(workspace: Workspace, size: str, work: Workload) -> Mapping[str, Any]:
+    work = replace(work, count=4, prompt=32, answer=8) if workspace.dry else work
+    setup = work.setup
     kitchen, gauge = (
         KitchenDecoding(work),
         ReadRate(setup.device, 2**22 if workspace.dry else 2**32),
@@ -95,15 +103,21 @@ def decoding(workspace: Workspace) -> Mapping[str, Any]:
     measured = interleave([kitchen, gauge], setup.folder, len(work.lengths)).steps
     _, prefill, *full = measured[kitchen.name]
     rate = max(step.values["read_rate"] for step in measured[gauge.name])
-    shares, rates, overall = list[float](), list[float](), list[float]()
+    shares, rates, overall, each = (list[float]() for _ in range(4))
     for step in full:
         limit = bytes_read(setup, work.prompt, step.values["lengths"]) / rate / 1e9
-        shares.append(limit / (step.seconds - prefill.seconds))
+        generating = step.seconds - prefill.seconds
+        shares.append(limit / generating)
+        each.append(1e3 * generating / (max(step.values["lengths"]) - 1))
         overall.append(limit / step.seconds)
         rates.append(sum(step.values["lengths"]) / step.seconds)
     return {
-        "title": f"Sampling 8B, {work.count} rows, {work.prompt} + {work.answer} tokens",
-        "figures": {"share of the limit": max(shares), "with prompts": max(overall)},
+        "title": f"Sampling {size}, {work.count} rows, {work.prompt} + {work.answer} tokens",
+        "figures": {
+            "share of the limit": float(np.median(shares)),
+            "with prompts": float(np.median(overall)),
+            "ms for a token of all rows": float(np.median(each)),
+        },
         "sides": {
             "kitchen": {
                 "tokens_per_second": {"median": float(np.median(rates))},

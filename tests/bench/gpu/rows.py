@@ -10,10 +10,9 @@ from typing import Any
 
 from tests.bench.agreement import AgreementCheck, losses_and_gradients
 from tests.bench.benchmark import Benchmark, run_benchmark
-from tests.bench.ceilings import Gauge
 from tests.bench.dpo import DEFAULT_LOSS, KitchenDpo, TrlDpo
 from tests.bench.gpu.checks import checks
-from tests.bench.gpu.decoding import decoding
+from tests.bench.gpu.decoding import decoding_1b, sampling_8b
 from tests.bench.gpu.probes import probes
 from tests.bench.gpu.profiles import profile
 from tests.bench.gpu.workspace import NotMeasured, Workspace
@@ -64,7 +63,7 @@ def sft_1b(workspace: Workspace) -> Record:
         tuple(rivals),
         losses_and_gradients(setup.dtype),
         Target(2.5, 4.0),
-        gauge=Gauge(setup.dtype, setup.device),
+        gauge=workspace.gauge,
     )
     return summary(_measure(workspace, setup, benchmark))
 
@@ -78,7 +77,7 @@ def dpo_1b(workspace: Workspace) -> Record:
         (TrlDpo(setup, DEFAULT_LOSS),),
         losses_and_gradients(setup.dtype),
         Target(2.5, 4.0),
-        gauge=Gauge(setup.dtype, setup.device),
+        gauge=workspace.gauge,
     )
     return summary(_measure(workspace, setup, benchmark))
 
@@ -93,7 +92,7 @@ def rl_1b(workspace: Workspace) -> Record:
         (TrlGrpo(setup),),
         (*losses_and_gradients(setup.dtype), AgreementCheck("logprob", tolerance)),
         Target(3.0, 6.0),
-        gauge=Gauge(setup.dtype, setup.device),
+        gauge=workspace.gauge,
     )
     return summary(_measure(workspace, setup, benchmark))
 
@@ -157,7 +156,7 @@ def _sft_packs(workspace: Workspace, setup: Setup, name: str, target: Target) ->
         target,
         Target(0.6, at_most=True),
         Target(0.4, 0.55),
-        gauge=Gauge(setup.dtype, setup.device),
+        gauge=workspace.gauge,
         together=False,
         notes=(_packs_note(data),),
     )
@@ -192,7 +191,8 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         "dpo_1b": Row(60, dpo_1b),
         "rl_1b": Row(60, rl_1b),
         "sampling_1b": Row(130, sampling_1b),
-        "sampling_8b": Row(110, decoding),
+        "sampling_8b": Row(110, sampling_8b),
+        "decoding_1b": Row(50, decoding_1b),
         "sft_8b_4bit": Row(130, sft_8b_4bit),
         "full_1b": Row(10, full_1b),
         "profile_sampling_1b": Row(40, lambda workspace: profile(workspace, "sampling_1b")),

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adapters.local.blobs import LocalBlobs
 from adapters.local.datasets import LocalDatasets
-from tests.bench.kitchen_side import StartWeights
+from adapters.local.hub import LocalHub
+from tests.bench.ceilings import Gauge
+from tests.bench.kitchen_side import ADAM, LORA, START
 from tests.bench.random_model import SIZES, write_random_model
 from tests.bench.results import DROPPED, Options
 from tests.bench.sft import Packs
@@ -39,7 +42,15 @@ class Workspace:
     folder: Path
     out: Path  # profiles and logs
     dry: bool = False
-    pairs: int = 3  # counted steps of each side
+
+    @property
+    def pairs(self) -> int:
+        """Return the number of counted steps of each side."""
+        return 1 if self.dry else 3
+
+    @property
+    def gauge(self) -> Gauge:
+        return Gauge(self.dtype, self.device, ((64, 64, 64),) if self.dry else ())
 
     @property
     def device(self) -> str:
@@ -88,6 +99,25 @@ class ModelAndStartWeights:
     def run(self, turns: Turns) -> None:
         rows = LocalDatasets().load("ingredients", split="train")
         texts = [message["content"] for at in range(len(rows)) for message in rows[at]["messages"]]
-        write_random_model(self.config, self.setup.folder / "model", self.setup.device)
+        model = write_random_model(self.config, self.setup.folder / "model", self.setup.device)
         byte_level_tokenizer(self.setup.folder / "model", texts, VOCABULARY)
-        StartWeights(self.setup).run(turns)
+        self._write_start_weights(model)
+
+    def _write_start_weights(self, model: Any) -> None:
+        """Write LoRA weights as after a first step, whose B is as large as the learning rate."""
+        import torch
+
+        from adapters.peft.checkpoints import checkpoint_metadata, weight_files, write_checkpoint
+        from adapters.peft.model.lora import LoraAdapter
+
+        adapter = LoraAdapter(model, LORA, torch.float32)
+        adapter.initialise()
+        for layer in adapter.layers.values():
+            torch.nn.init.normal_(layer.b, std=ADAM.learning_rate)
+        name = self.setup.model
+        write_checkpoint(
+            LocalBlobs(str(self.setup.folder)),
+            START,
+            weight_files(adapter, name),
+            checkpoint_metadata("weights", 1, 1, name, LocalHub().sha256(name), LORA),
+        )
