@@ -17,8 +17,19 @@ class GradientSums(Generic[K]):
         self.totals: dict[K, torch.Tensor] = {}
 
     def add(self, keys: Iterable[K], gradients: Iterable[torch.Tensor | None]) -> None:
-        """Add gradients, which the sums may overwrite later; None adds nothing."""
+        """Add gradients, which the sums may overwrite later; None adds nothing.
+
+        Keys are distinct. A CUDA device adds all gradients in few launches.
+        """
+        totals, added = list[torch.Tensor](), list[torch.Tensor]()
         for key, gradient in zip(keys, gradients, strict=True):
-            if gradient is not None:
-                total = self.totals.get(key)
-                self.totals[key] = gradient if total is None else total.add_(gradient)
+            if gradient is None:
+                continue
+            total = self.totals.get(key)
+            if total is None:
+                self.totals[key] = gradient
+            else:
+                totals.append(total)
+                added.append(gradient)
+        if totals:
+            torch._foreach_add_(totals, added)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -37,6 +37,19 @@ class HeadOutput:
     dhead: tuple[torch.Tensor, ...] = ()
 
 
+class ScoreFn(Protocol):
+    """A function with the signature of `score`."""
+
+    def __call__(
+        self,
+        head: nn.Module,
+        states: torch.Tensor,
+        batch: MicroBatch,
+        accum_dtype: torch.dtype,
+        grad_fn: LogprobGradFn | None = None,
+    ) -> HeadOutput: ...
+
+
 def score(
     head: nn.Module,
     states: torch.Tensor,
@@ -55,7 +68,8 @@ def score(
     dstates = torch.empty_like(states) if grad_fn else None
     parameters, to_logits = trainable_parameters(head), _logits_fn(head, states)
     dhead = [torch.zeros_like(parameter) for parameter in parameters] if grad_fn else []
-    for rows, scored in _chunks(states, batch):
+    target_rows = batch.target_rows.cpu().numpy()
+    for rows, scored in scored_chunks(target_rows, len(states), CHUNK_ROWS):
         chunk = states[rows].detach().requires_grad_(grad_fn is not None)
         with torch.set_grad_enabled(grad_fn is not None):
             logits = to_logits(chunk)
@@ -105,11 +119,10 @@ def trainable_parameters(head: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in head.parameters() if parameter.requires_grad]
 
 
-def _chunks(states: torch.Tensor, batch: MicroBatch) -> list[tuple[slice, slice]]:
-    """Return chunks of the states, and the scored positions that belong to each."""
-    starts = torch.arange(0, len(states) + CHUNK_ROWS, CHUNK_ROWS, device=states.device)
-    edges = torch.searchsorted(batch.target_rows, starts).tolist()
-    rows = [slice(start, start + CHUNK_ROWS) for start in range(0, len(states), CHUNK_ROWS)]
+def scored_chunks(target_rows: Array, count: int, size: int) -> list[tuple[slice, slice]]:
+    """Return chunks of `count` states, and the scored positions that belong to each."""
+    edges = np.searchsorted(target_rows, np.arange(0, count + size, size)).tolist()
+    rows = [slice(start, start + size) for start in range(0, count, size)]
     scored = [slice(first, last) for first, last in pairwise(edges)]
     return list(zip(rows, scored, strict=False))
 

@@ -62,10 +62,10 @@ class PackedLoraLinear(FusedLinear):
             return [], torch.empty_like(low_rank)
         dlow_rank = gradient @ self._b
         da = product(dlow_rank.t(), x, self.lora[0].layer.a.dtype)
+        if self._scale != 1:
+            da.mul_(self._scale)
         gradients = []
         for columns, ranks, layer in self.lora:
-            if layer.scale != 1:
-                da[ranks].mul_(layer.scale)
             db = product(gradient[:, columns].t(), low_rank[:, ranks], layer.b.dtype)
             gradients += [da[ranks], db]
         return gradients, dlow_rank
@@ -76,11 +76,20 @@ class PackedLoraLinear(FusedLinear):
         versions = [0 if p.is_inference() else p._version for p in self.trainable]
         if versions == self._versions:
             return
+        copies, weights = list[torch.Tensor](), list[torch.Tensor]()
+        for columns, ranks, layer in self.lora:
+            copies += [self._a[ranks], self._b[columns, ranks]]
+            weights += [layer.a, layer.b]
         with torch.no_grad():
-            for columns, ranks, layer in self.lora:
-                self._a[ranks] = layer.a * layer.scale
-                self._b[columns, ranks] = layer.b
+            torch._foreach_copy_(copies, weights)
+            if self._scale != 1:
+                self._a.mul_(self._scale)
         self._versions = versions
+
+    @property
+    def _scale(self) -> float:
+        """The scale of B A, which all layers of an adapter have in common."""
+        return self.lora[0].layer.scale
 
 
 def product(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

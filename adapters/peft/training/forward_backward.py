@@ -12,13 +12,9 @@ from torch import nn
 
 from adapters.peft.batching.micro_batch import MicroBatch, build_micro_batch
 from adapters.peft.batching.prefix_groups import PrefixGroup, group_by_prefix
+from adapters.peft.model.frozen_head import choose_score
 from adapters.peft.model.gradient_sums import GradientSums
-from adapters.peft.model.logprob_head import (
-    HeadOutput,
-    LogprobGradFn,
-    score,
-    trainable_parameters,
-)
+from adapters.peft.model.logprob_head import HeadOutput, LogprobGradFn, trainable_parameters
 from adapters.peft.model.lora_dropout import Dropout
 from adapters.peft.model.network import Network
 from adapters.peft.model.shared_prefix import SharedPrefix
@@ -52,6 +48,7 @@ class MicroBatchRunner:
         self._lanes = lanes
         self._budget = max(budget // lanes.count, 1)
         of_head = set(map(id, trainable_parameters(network.head)))
+        self.score = choose_score(network.head)
         self.body_parameters = [p for p in self._parameters if id(p) not in of_head]
 
     def run(
@@ -189,7 +186,7 @@ class MicroBatchPass:
 
     def _score(self, states: torch.Tensor, grad_fn: LogprobGradFn | None = None) -> HeadOutput:
         head, accum_dtype = self._runner.network.head, self._runner.accum_dtype
-        return score(head, states, self.batch, accum_dtype, grad_fn)
+        return self._runner.score(head, states, self.batch, accum_dtype, grad_fn)
 
     def _unpack(self, output: HeadOutput) -> Logprobs:
         return {
