@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
+from itertools import starmap
 from typing import Any
 
 from kitchen.errors import ConfigError, DataError
@@ -21,12 +22,13 @@ from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.math_grader import math_reward
 from stages.tasks.own_reward import RowReward
 from stages.tasks.step_results import call_function, check_step_result, function_name
-from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
+from stages.tasks.subprocesses import WorkerPool, call_each_in_subprocess
 
 # takes an answer and the reference answer; it may be a coroutine function
 Reward = Callable[[str, str], StepResult | Awaitable[StepResult]]
 MAX_CONCURRENT = 4  # answers graded at the same time, each in a process
 GRADING_TIMEOUT = 30.0  # seconds per answer
+CHECK_TIMEOUT = 60.0  # seconds per row, whose references are compared with themselves
 AS_IS = GradingConfig()
 
 
@@ -203,10 +205,12 @@ def ungradable(
     references: Sequence[Sequence[str]],
     grading: GradingConfig = AS_IS,
     count: int | None = None,
+    timeout: float = CHECK_TIMEOUT,
 ) -> Mapping[int, str]:
     """Return indices and reasons of rows with a reference that is not right by itself, in order.
 
-    At most `count` rows are searched for; None for all.
+    At most `count` rows are searched for; None for all. A row that takes more than `timeout`
+    seconds is one of them.
     """
     prepared = [list(map(grading.reference, row)) for row in references]
     empty: dict[int, str] = {}
@@ -216,24 +220,32 @@ def ungradable(
                 empty[index] = f"nothing is left of {original[:80]!r} to compare answers with"
     if empty and count == 1:
         return empty
-    others = [(index, row) for index, row in enumerate(prepared) if index not in empty]
-    if reward in MAY_HANG:
-        problems = call_in_subprocess(_ungradable, reward, others, count)
-    else:
-        problems = _ungradable(reward, others, count)
-    return dict(sorted([*empty.items(), *map(tuple, problems)]))
+    others = [index for index in range(len(prepared)) if index not in empty]
+    problems = dict(empty)
+    with closing(_reasons(reward, [prepared[index] for index in others], timeout)) as reasons:
+        for index, reason in zip(others, reasons, strict=True):
+            if reason:
+                problems[index] = reason
+                if count is not None and len(problems) >= count:
+                    break
+    return dict(sorted(problems.items()))
 
 
-def _ungradable(
-    reward: str, rows: Sequence[tuple[int, Sequence[str]]], count: int | None
-) -> list[tuple[int, str]]:
-    problems: list[tuple[int, str]] = []
-    for index, references in rows:
-        if len(problems) == count:
-            break
-        if reason := _why_ungradable(reward, references):
-            problems.append((index, reason))
-    return problems
+def _reasons(
+    reward: str, rows: Sequence[Sequence[str]], timeout: float
+) -> Generator[str | None, None, None]:
+    """Yield why each row cannot be graded; None if it can."""
+    calls = [(reward, references) for references in rows]
+    if reward not in MAY_HANG:
+        yield from starmap(_why_ungradable, calls)
+        return
+    results = call_each_in_subprocess(_why_ungradable, calls, timeout, (reward, ["1"]))
+    for references, reason in zip(rows, results, strict=True):
+        if isinstance(reason, TimeoutError):
+            reason = f"comparing {references[0][:80]!r} with itself takes more than {timeout:g} s"
+        elif isinstance(reason, RuntimeError):
+            reason = f"{references[0][:80]!r} cannot be compared with itself: {reason}"
+        yield reason
 
 
 def _why_ungradable(reward: str, references: Sequence[str]) -> str | None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -77,6 +77,35 @@ def call_in_subprocess(function: Callable[..., Any], *arguments: Any) -> Any:
     worker = _Worker()
     try:
         return _result(worker.submit(function, *arguments).result())
+    finally:
+        worker.close()
+
+
+def call_each_in_subprocess(
+    function: Callable[..., Any],
+    calls: Iterable[Sequence[Any]],
+    timeout: float,
+    warm_up: Sequence[Any],
+) -> Iterator[Any]:
+    """Call a function as WorkerPool.call does, once per list of arguments, in one process.
+
+    Yields each result, or the error of the call: TimeoutError after `timeout` seconds, RuntimeError
+    if it failed. The process is replaced after an error. Before the first call in a process, one
+    with the arguments `warm_up` imports what the function needs, however long that takes.
+    """
+    worker, is_warm = _Worker(), False
+    try:
+        for arguments in calls:
+            try:
+                if not is_warm:
+                    _result(worker.submit(function, *warm_up).result())
+                    is_warm = True
+                result = _result(worker.submit(function, *arguments).result(timeout))
+            except (TimeoutError, RuntimeError) as error:
+                worker.close()
+                worker, is_warm = _Worker(), False
+                result = error
+            yield result
     finally:
         worker.close()
 

@@ -24,6 +24,7 @@ from stages.tasks.rewards import (
     field_f1_reward,
     grade_answers,
     math_reward,
+    ungradable,
 )
 from stages.tasks.subprocesses import WorkerPool
 from stages.tasks.tasks import CheckPrompts, DropBadTasks, LoadTasks, TaskBatches, Tasks
@@ -126,6 +127,15 @@ def test_many_answers_are_graded_at_once(reward: str) -> None:
 def test_grading_that_times_out_returns_the_reason() -> None:
     results = asyncio.run(grade_answers("math", [("$x = 9^{9^9}$", ("5",))], timeout=2.0))
     assert results == ["grading took more than 2 s"]
+
+
+def test_references_that_cannot_be_computed_are_named() -> None:
+    endless = [r"\binom{10^9}{500000000}", r"\binom{10^9}{500000001}"]
+    references = [["5"], [endless[0]], ["x^2"], ["7", endless[1]], ["9"]]
+    problems = ungradable("math", references, timeout=2.0)
+    assert list(problems) == [1, 3]
+    assert all("with itself takes more than 2 s" in reason for reason in problems.values())
+    assert ungradable("math", references, count=1, timeout=2.0) == {1: problems[1]}
 
 
 def says_nine(answer: str, right: str) -> StepResult:

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.tasks.subprocesses import CPU_LIMIT, WorkerPool, call_in_subprocess
+from stages.tasks.subprocesses import (
+    CPU_LIMIT,
+    WorkerPool,
+    call_each_in_subprocess,
+    call_in_subprocess,
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,30 @@ def test_worker_is_reused() -> None:
     assert third in (first, second)
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
+
+
+def describe(word: str) -> str:
+    """Return the word and the number of this process, or do what the word says."""
+    if word == "hang":
+        endless(9)
+    if word == "die":
+        kill_itself()
+    if word == "fail":
+        divide_by_zero()
+    return f"{word} in {os.getpid()}"
+
+
+def test_failed_calls_of_many_are_yielded_as_errors() -> None:
+    words = ("one", "hang", "two", "die", "fail", "three")
+    calls = call_each_in_subprocess(describe, [[word] for word in words], 2.0, ["warm"])
+    one, hung, two, died, failed, three = calls
+    assert [text.split()[0] for text in (one, two, three)] == ["one", "two", "three"]
+    assert len({one.split()[2], two.split()[2], three.split()[2]}) == 3  # not after an error
+    assert isinstance(hung, TimeoutError)
+    assert isinstance(died, RuntimeError)
+    assert "ended with status -9" in str(died)
+    assert isinstance(failed, RuntimeError)
+    assert "ZeroDivisionError" in str(failed)
 
 
 def test_exception_is_raised_and_worker_survives() -> None:
