@@ -41,9 +41,12 @@ _ORDER_TYPES: Mapping[str, Any] = {
     "objects": list,
 }
 _ATTEMPT_TYPES: Mapping[str, Any] = {"started": str, "seconds": (int, float)}
-# keys of rows of checkpoints.jsonl, which commands read
 _CHECKPOINT_TYPES = {"path": str, "step": int, "kind": str, "sha256": str, "role": str, "at": str}
-_CHECKPOINT_TYPES |= {"final": bool}
+# keys of rows of journals, which commands read
+_ROW_TYPES: Mapping[str, Mapping[str, Any]] = {
+    "checkpoints": {**_CHECKPOINT_TYPES, "final": bool},
+    "tables": {"title": str, "columns": list, "rows": list},
+}
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ def _parse_record(blobs: BlobStore, run: str, data: bytes) -> dict[str, Any]:
         )
     try:
         record = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{blobs.locate(name)} is not JSON ({error}); restore it from a copy"
         ) from error
@@ -176,6 +179,10 @@ def _wrong_key(record: Any) -> str:
         return wrong
     if wrong := _first_mismatch(record["order"], _ORDER_TYPES):
         return f"order.{wrong}"
+    for key, kind in (("adapters", str), ("adapter_settings", dict)):
+        values = record["order"][key]
+        if wrong := _first_mismatch(values, dict.fromkeys(values, kind)):
+            return f"order.{key}.{wrong}"
     for attempt in record["attempts"]:
         if not isinstance(attempt, dict) or _first_mismatch(attempt, _ATTEMPT_TYPES):
             return "attempts"
@@ -222,8 +229,7 @@ def _parse_row(journal: str, line: bytes) -> dict[str, Any]:
     row = json.loads(line)
     if not isinstance(row, dict):
         raise ValueError(f"{line[:50]!r} is not a JSON object")
-    types = _CHECKPOINT_TYPES if journal == "checkpoints" else {}
-    for key, kind in types.items():
+    for key, kind in _ROW_TYPES.get(journal, {}).items():
         if not isinstance(row.get(key), kind):
             raise ValueError(f"{key!r} is missing or of a wrong type in {line[:50]!r}")
     return row

@@ -17,7 +17,7 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.runs.lock import InUse, in_use, lease
-from kitchen.runs.store import list_runs, read_journal, read_run, run_names
+from kitchen.runs.store import list_runs, read_journal, read_order, read_run, run_names
 from recipes.sl_basic import SlBasic
 from tests.support.commands import in_folder
 
@@ -154,6 +154,30 @@ def test_folders_that_are_no_runs_are_not_listed() -> None:
     assert run_names(blobs) == ["d"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'"training": "fake"', b'"training": 5'),
+        (b'"hub": "hf"', b'"hub": null'),
+        (b'"adapter_settings": {', b'"adapter_settings": {"training": 5, '),
+        (b"{", b"[" * 100_000),
+    ],
+)
+def test_a_damaged_record_hides_no_other_run(before: bytes, after: bytes) -> None:
+    blobs = FakeBlobs()
+    adapters: dict[str, Any] = {"training": "fake", "hub": "hf", "blobs": blobs}
+    for name in ("dish", "soup"):
+        kitchen.run(SlBasic, settings=SETTINGS, name=name, **adapters)
+    data = (blobs.read("dish/run.json") or b"").split(b"\n", 2)
+    edited = b"\n".join([data[0], data[2]])  # without the digest
+    assert edited.count(before) >= 1
+    blobs.write("dish/run.json", edited.replace(before, after, 1))
+    for read in (read_run, read_order):
+        with pytest.raises(ConfigError, match=r"dish/run\.json"):
+            read(blobs, "dish")
+    assert [run.status for run in list_runs(blobs)] == ["unreadable", "completed"]
+
+
 def test_a_renamed_run_is_named() -> None:
     blobs = FakeBlobs()
     kitchen.run(SlBasic, settings=SETTINGS, training="fake", blobs=blobs, name="dish")
@@ -187,6 +211,8 @@ CHECKPOINT = {
         ("checkpoints", json.dumps({**CHECKPOINT, "step": "2"}).encode()),
         ("checkpoints", json.dumps({**CHECKPOINT, "path": ["a"]}).encode()),
         ("checkpoints", b'{"path": "dish/weights/final"}'),
+        ("tables", b'{"title": null, "columns": [], "rows": []}'),
+        ("tables", b'{"title": "Rows"}'),
     ],
 )
 def test_a_damaged_row_is_named(journal: str, line: bytes) -> None:
