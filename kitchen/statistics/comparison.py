@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Literal
 
 from kitchen.errors import DataError
@@ -14,8 +15,21 @@ from kitchen.statistics.effects import (
     cohens_h,
     design_effect,
     discordant_odds_ratio,
+    epsilon_squared,
+    eta_squared,
     hedges_g,
     standard_deviation,
+)
+from kitchen.statistics.groups import (
+    anova,
+    cochran_q,
+    dunn,
+    fligner,
+    friedman,
+    games_howell,
+    kruskal,
+    tukey,
+    welch_anova,
 )
 from kitchen.statistics.intervals import (
     Interval,
@@ -238,6 +252,8 @@ def compare_unpaired(
 ) -> Comparison:
     """Compare two evaluations of different items, with options as those of `compare_paired`."""
     bounds, confidence = criteria.measure.bounds, criteria.confidence
+    if (sizes is None) != (second_sizes is None):
+        raise DataError("a ratio is compared with a ratio: give the sizes of both, or of neither")
     one, other = checked(first, bounds=bounds), checked(second, bounds=bounds)
     means = (
         interval(one, sizes, clusters=clusters, bounds=bounds, confidence=confidence),
@@ -245,8 +261,6 @@ def compare_unpaired(
             other, second_sizes, clusters=second_clusters, bounds=bounds, confidence=confidence
         ),
     )
-    if (sizes is None) != (second_sizes is None):
-        raise DataError("a ratio is compared with a ratio: give the sizes of both, or of neither")
     if sizes is None and clusters is None and second_clusters is None:
         if is_share(bounds, one, other):
             return _unpaired_shares(one, other, means, criteria)
@@ -352,6 +366,81 @@ def _clipped(found: Interval, criteria: Criteria) -> Interval:
         return found
     least, most = difference_bounds(criteria.measure.bounds)
     return replace(found, low=max(found.low, least), high=min(found.high, most))
+
+
+@dataclass(frozen=True)
+class GroupComparison:
+    """Three or more evaluations, compared all at once and pair by pair, on one measure."""
+
+    test: SignificanceResult  # whether any two differ
+    why: str  # one sentence: why this test
+    # by the names of two evaluations; p-values are corrected for the number of pairs
+    pairs: Mapping[tuple[str, str], Comparison]
+    correction: str  # of the p-values of pairs
+    beside: tuple[SignificanceResult, ...] = ()
+    effects: Mapping[str, Interval] = field(default_factory=dict)
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+
+def compare_many_paired(
+    scores: Mapping[str, Scores], *, correction: Correction = "holm", criteria: Criteria = DEFAULT
+) -> GroupComparison:
+    """Compare three or more evaluations of the same items: Cochran's Q or Friedman, then pairs."""
+    _check_many(scores)
+    bounds = criteria.measure.bounds
+    matrix = checked_matrix(list(scores.values()), "evaluation", bounds=bounds)
+    names = list(combinations(scores, 2))
+    pairs = [compare_paired(scores[a], scores[b], criteria=criteria) for a, b in names]
+    by_name = dict(zip(names, with_correction(pairs, correction), strict=True))
+    if is_share(bounds, matrix):
+        why = "The items are the same, and the scores 0 or 1."
+        return GroupComparison(cochran_q(matrix), why, by_name, correction)
+    why = "The items are the same, and the ranks within an item need no normal scores."
+    return GroupComparison(friedman(matrix), why, by_name, correction)
+
+
+def compare_many_unpaired(
+    scores: Mapping[str, Scores], *, criteria: Criteria = DEFAULT
+) -> GroupComparison:
+    """Compare three or more evaluations of different items.
+
+    If Fligner and Killeen's test finds unequal variances, they are compared by Welch's analysis of
+    variance and Games and Howell's test of pairs, else by the classical one and Tukey's. Kruskal
+    and Wallis's test, and Dunn's with Holm's correction, stand beside them.
+    """
+    _check_many(scores)
+    bounds = criteria.measure.bounds
+    arrays = [checked(each, name, bounds=bounds, at_least=2) for name, each in scores.items()]
+    unequal = fligner(arrays).p_value <= criteria.alpha
+    test = welch_anova(arrays) if unequal else anova(arrays)
+    of_pairs = games_howell(arrays) if unequal else tukey(arrays)
+    ranks = dunn(arrays)
+    corrected = dict(zip(ranks, correct([each.p_value for each in ranks.values()]), strict=True))
+    names = list(scores)
+    pairs = {}
+    for (i, j), of_pair in of_pairs.items():
+        rank_test = replace(ranks[i, j], p_value=float(corrected[i, j]), method="Dunn, Holm")
+        found = compare_unpaired(arrays[i], arrays[j], criteria=criteria)
+        found = replace(found, test=of_pair, beside=(*found.beside, rank_test))
+        pairs[names[i], names[j]] = decide(found, of_pair.p_value)
+    effects, undefined = _effects(
+        {
+            "eta squared": lambda: eta_squared(arrays, criteria.confidence),
+            "epsilon squared": lambda: epsilon_squared(arrays, criteria.confidence),
+        }
+    )
+    found_why = "differ" if unequal else "do not differ detectably"
+    why = f"The items are not the same, and the variances {found_why} (Fligner and Killeen)."
+    method = next(iter(of_pairs.values())).method
+    return GroupComparison(test, why, pairs, method, (kruskal(arrays),), effects, undefined)
+
+
+def _check_many(scores: Mapping[str, Scores]) -> None:
+    if len(scores) < 3:
+        raise DataError(
+            f"{count(len(scores), 'evaluation')}: three or more are compared at once; for two, use "
+            "compare_paired or compare_unpaired"
+        )
 
 
 def with_correction(

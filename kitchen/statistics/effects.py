@@ -10,6 +10,7 @@ import numpy as np
 from kitchen.errors import DataError
 from kitchen.statistics.groups import kruskal, sums_of_squares
 from kitchen.statistics.intervals import Interval, clopper_pearson, standard_error
+from kitchen.statistics.power import noncentral_t
 from kitchen.statistics.samples import (
     SHARE,
     Clusters,
@@ -226,14 +227,12 @@ def design_effect(values: Scores, clusters: Clusters, confidence: float = 0.95) 
 
 def _noncentral_t(t: float, df: float, confidence: float) -> tuple[float, float]:
     """Return the noncentralities at which t is the upper and the lower tail quantile."""
-    from scipy.special import nctdtr
-
     tail = (1 - check_probability("confidence", confidence)) / 2
     # the noncentrality is within this range of t: its standard error is below 1 + |t| / sqrt(2 df)
     reach = 12 * (1 + abs(t) / math.sqrt(df))
 
     def end(probability: float) -> float:
-        return _root(lambda shift: float(nctdtr(df, shift, t)) - probability, t - reach, t + reach)
+        return _root(lambda shift: noncentral_t(df, shift, t) - probability, t - reach, t + reach)
 
     return end(1 - tail), end(tail)
 
@@ -256,6 +255,17 @@ def _noncentralities(
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     from scipy.optimize import brentq
 
-    if function(low) * function(high) > 0:  # beyond the precision of the distribution
-        raise DataError("the effect is too large for its interval to be computed")
-    return float(brentq(function, low, high, xtol=1e-12, rtol=1e-12))
+    too_large = "the effect is too large for its interval to be computed"
+
+    def checked_function(value: float) -> float:
+        found = function(value)
+        if math.isnan(found):  # beyond the precision of the distribution
+            raise DataError(too_large)
+        return found
+
+    if checked_function(low) * checked_function(high) > 0:
+        raise DataError(too_large)
+    root = float(brentq(checked_function, low, high, xtol=1e-12, rtol=1e-12))
+    if abs(function(root)) > 1e-6:  # a jump in the tails of noncentral t
+        raise DataError(too_large)
+    return root

@@ -26,7 +26,7 @@ Pair = tuple[int, int]  # positions of two groups
 NO_NOISE = "the scores within each group are equal: there is no estimate of the noise"
 
 
-def cochran_q(groups: Sequence[Scores]) -> SignificanceResult:
+def cochran_q(groups: Sequence[Scores] | Array) -> SignificanceResult:
     """Return Cochran's Q test of 0/1 scores of the same items (Cochran, 1950).
 
     doi:10.2307/2332378. Groups are (k, n). Items that all groups score alike do not count.
@@ -45,7 +45,7 @@ def cochran_q(groups: Sequence[Scores]) -> SignificanceResult:
     return _chi_square("Cochran's Q", float(q), k - 1, n, why)
 
 
-def friedman(groups: Sequence[Scores]) -> SignificanceResult:
+def friedman(groups: Sequence[Scores] | Array) -> SignificanceResult:
     """Return Friedman's rank test of the same items (Friedman, 1937), corrected for ties.
 
     doi:10.1080/01621459.1937.10503522. Groups are (k, n); ranks are those within an item.

@@ -291,6 +291,8 @@ def ratio_interval(
     clusters: Clusters | None = None,
     bounds: Bounds = UNBOUNDED,
     confidence: float = 0.95,
+    *,
+    resamples: int = RESAMPLES,
 ) -> Interval:
     """Return the default interval of a mean, a ratio or a difference of either.
 
@@ -312,7 +314,7 @@ def ratio_interval(
         found = student_t(units, confidence)
     else:
         reason = f"there are {counted}"
-        found = bca_bootstrap(units, confidence)
+        found = bca_bootstrap(units, confidence, resamples=resamples)
     margin = unseen_margin(units.pseudo_values(), bounds, confidence)
     return _within_bounds(replace(found, why=reason), margin, bounds)
 

@@ -32,13 +32,23 @@ def t_power(
 
 def _power_of_shift(df: float, shift: float, alpha: float) -> float:
     """Return the power of a t test at a noncentrality: the difference in standard errors."""
-    from scipy.special import nctdtr, stdtrit
+    from scipy.special import stdtrit
 
     check_probability("alpha", alpha)
     critical = float(stdtrit(df, 1 - alpha / 2))
-    power = 1 - float(nctdtr(df, shift, critical)) + float(nctdtr(df, shift, -critical))
-    # beyond the precision of the distribution, the power is 1
-    return min(power, 1.0) if math.isfinite(power) else 1.0
+    power = 1 - noncentral_t(df, shift, critical) + noncentral_t(df, shift, -critical)
+    return min(max(power, 0.0), 1.0)
+
+
+def noncentral_t(df: float, shift: float, t: float) -> float:
+    """Return the probability that noncentral t is at most `t`.
+
+    SciPy returns NaN for some arguments far in the tails, where it is 0 or 1 up to rounding.
+    """
+    from scipy.special import nctdtr
+
+    probability = float(nctdtr(df, shift, t))
+    return probability if math.isfinite(probability) else float(shift < t)
 
 
 def t_items_needed(

@@ -65,7 +65,7 @@ def test_cliffs_delta_covers_the_truth(paired):
     assert hits / 400 >= 0.93
 
 
-def test_intervals_of_standardised_differences_invert_noncentral_t():
+def test_standardised_differences_invert_noncentral_t():
     found = cohens_dz(FIRST, SECOND)
     t = found.estimate * math.sqrt(30)
     assert stats.nct.sf(t, 29, found.low * math.sqrt(30)) == pytest.approx(0.025, abs=1e-8)
@@ -133,6 +133,7 @@ def test_standard_deviation_has_the_chi_square_interval():
         lambda: design_effect([1.0, 2.0], [0, 0]),
         lambda: eta_squared([[1.0, 1.0], [2.0, 2.0]]),
         lambda: epsilon_squared([[1.0, 1.0], [1.0, 1.0]]),
+        lambda: eta_squared([[1.0, 1.0 + 1e-9], [2.0, 2.0]]),
         lambda: standard_deviation([1.0]),
         lambda: cohens_h([0.5], [1.0, math.nan]),
     ],
