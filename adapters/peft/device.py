@@ -6,6 +6,7 @@ import ctypes
 import sys
 import weakref
 from importlib.metadata import version
+from importlib.util import find_spec
 from types import MappingProxyType
 
 import torch
@@ -61,6 +62,8 @@ class Machine:
         facts = {}
         if self.device.type == "cuda":
             facts["machine.device"] = torch.cuda.get_device_name(self.device)
+            if find_spec("triton") is not None:  # it compiles kernels for decoding
+                facts["machine.triton"] = version("triton")
         else:
             facts["machine.device"] = "cpu"
             facts["machine.processor"] = describe_cpu()

@@ -33,11 +33,13 @@ class ConversationCache:
 
     - `take` and `put`, called by `_sample` in `batch.py`: the cache holds the last batch only.
     - `Scheduler._retain`: of rows that finish, KV is offered only if they continue a conversation.
-    - `FusedBody.sequence_kv`: the first sequences to finish fit, up to `CAPACITY_FACTOR` times the
-      token budget. Other decoder bodies offer nothing.
-    - `retain` of each decoder body (`FusedBody` calls `KVGrid.retain`; `HfBody`, `OneRowBody`): the
-      KV cache within a batch, when rows finish.
-    - `FusedBody.prefill`: prompts that were read ahead, when no waiting row needs them any more.
+    - `sequence_kv` of `FusedBody` and `PagedBody`: the first sequences to finish fit, up to
+      `CAPACITY_FACTOR` times the token budget. Other decoder bodies offer nothing.
+    - `retain` of each decoder body (`FusedBody` calls `KVGrid.retain`; `PagedBody`, `HfBody`,
+      `OneRowBody`): the KV cache within a batch, when rows finish.
+    - `prefill` of `FusedBody` and `PagedBody`: prompts that were read ahead, when no waiting row
+      needs them any more.
+    - `PagedDecoder.release`: the pages of a batch, once it has ended.
     """
 
     def __init__(self) -> None:

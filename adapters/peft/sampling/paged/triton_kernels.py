@@ -5,6 +5,8 @@ Products are added in float32 and rounded once. float32 inputs are multiplied in
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 import triton
 import triton.language as tl
@@ -18,8 +20,9 @@ from adapters.peft.sampling.paged.weights import Product
 TILE_ROWS = 16  # rows of a tile on tensor cores
 TILE_COLUMNS = 128
 RANK_STEP = 4  # of a low-rank product that is computed for one row
-TARGET_PROGRAMS = 512  # of attention: several for each multiprocessor
-MAX_SPLITS = 32  # parts that the keys of a row are split into
+# parts that the keys of a row are split into, by the largest number of rows times key heads; few
+# sizes, because each is compiled
+SPLITS = MappingProxyType({64: 16, 256: 4})
 VOCABULARY_BLOCK = 1024  # logits that one program reads
 # rows of `Batch.rows`, as constants of kernels
 PROMPT, START = tl.constexpr(1), tl.constexpr(2)
@@ -109,8 +112,7 @@ class TritonKernels:
 
 def key_splits(programs: int) -> int:
     """Return how many parts the keys of a row are split into; it depends on the graph only."""
-    splits = triton.next_power_of_2(max(TARGET_PROGRAMS // programs, 1))
-    return min(int(splits), MAX_SPLITS)
+    return next((splits for most, splits in SPLITS.items() if programs <= most), 1)
 
 
 def _operands(
@@ -172,7 +174,7 @@ def _product(
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "state_stride", "table_stride"])
 def _rope_and_store(
     out, low_rank, b, query, pages, cos, sin, state, table,
     count, state_stride, table_stride, part_stride,
@@ -201,18 +203,16 @@ def _rope_and_store(
         first = rotated
     first, second = first.to(query.dtype.element_ty), second.to(query.dtype.element_ty)
     if part == 0:
-        places = (rows * QUERY_HEADS + head)[:, None] * 2 * HALF + features[None, :]
-        tl.store(query + places, first, mask=inside[:, None])
-        tl.store(query + places + HALF, second, mask=inside[:, None])
+        to = query + (rows * QUERY_HEADS + head)[:, None] * 2 * HALF + features[None, :]
     else:
         page = tl.load(table + rows * table_stride + end // PAGE, mask=inside, other=0)
         slot = (page.to(tl.int64) * KV_HEADS + (head - QUERY_HEADS) % KV_HEADS) * PAGE + end % PAGE
-        places = (part - 1) * part_stride + slot[:, None] * 2 * HALF + features[None, :]
-        tl.store(pages + places, first, mask=inside[:, None])
-        tl.store(pages + places + HALF, second, mask=inside[:, None])
+        to = pages + (part - 1) * part_stride + slot[:, None] * 2 * HALF + features[None, :]
+    tl.store(to, first, mask=inside[:, None])
+    tl.store(to + HALF, second, mask=inside[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["state_stride", "table_stride", "sums_stride"])
 def _attend(
     query, pages, state, table, out, parts, sums, scale,
     state_stride, table_stride, part_stride, sums_stride,
@@ -271,7 +271,7 @@ def _store_attended(
         tl.store(sums + sums_stride + place[:, None] + only, total[:, None], mask=is_member)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sums_stride"])
 def _merge_splits(
     parts, sums, out, sums_stride, DIM: tl.constexpr, SPLITS: tl.constexpr
 ):  # fmt: skip
@@ -285,7 +285,7 @@ def _merge_splits(
     tl.store(out + place * DIM + features, mixed.to(out.dtype.element_ty))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _swiglu(
     out, low_rank, b, hidden, count, width,
     RANK: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
@@ -308,7 +308,7 @@ def _temperature(controls, row):
     return tl.maximum(tl.load(controls + row).to(tl.float32), smallest)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sums_at"])
 def _sum_blocks(
     logits, controls, summaries, vocabulary, sums_at, BLOCK: tl.constexpr
 ):  # fmt: skip
@@ -325,7 +325,7 @@ def _sum_blocks(
     tl.store(summaries + sums_at + row * blocks + block, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks", "sums_at", "controls_stride", "count"])
 def _pick_token(
     logits, controls, summaries, tokens, results, vocabulary, blocks, sums_at, controls_stride,
     count, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
