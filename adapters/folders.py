@@ -89,6 +89,11 @@ def why_not_opened(folder: Path, error: Exception) -> str:
     for path in [*folder.glob("*.safetensors"), *folder.glob("tokenizer.json")]:
         if damage := _damage(path):
             return f"{path} is damaged ({damage}); fetch or copy the model again"
+    if "ignore_mismatched_sizes" in str(error):  # transformers only logs which weights
+        return (
+            f"its weights do not have the shapes that {folder / 'config.json'} gives, such as "
+            "vocab_size rows of embeddings; correct the file, or fetch or export the model again"
+        )
     return f"{folder}: {type(error).__name__}: {error}"
 
 

@@ -30,11 +30,13 @@ def math_reward(answer: str, reference: str) -> StepResult:
     """Return 1 for an equal number or formula, or for the same text, else 0.
 
     Only the final answer is compared: after the last ####, in <answer> tags, or in the last box.
-    An unclosed box is not an answer. Raises DataError if the reference has no final answer.
+    An unclosed box or thought is no answer. Raises DataError if the reference has no final answer.
     """
     golds = [_Reading.of(text) for text in final_answers(reference)]
     if not golds:
-        raise DataError(f"the last box of {reference[-80:]!r} is not closed: add the missing }}")
+        raise DataError(
+            f"the last box of {reference[-80:]!r} is not closed: add the missing }} (or </think>)"
+        )
     if not any(gold.expressions for gold in golds):
         raise DataError(
             f"{reference[:80]!r} has no number or formula, so answers cannot be compared with it "

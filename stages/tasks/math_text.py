@@ -27,15 +27,21 @@ _RAW_LATEX = re.compile(
 _TUPLE = re.compile(rf"(?<![\w)^])[(\[]\s*{_NUMBER}(?:\s*,\s*{_NUMBER})+\s*[)\]]")
 _BRACKETED_NUMBER = re.compile(rf"(?<![\w)\]^*/])[(\[]\s*({_NUMBER}%?)\s*[)\]](?![\w^*/(])")
 _UNARY_PLUS = re.compile(r"(^|[(\[{=:,>\"'`“‘\n]|[a-zA-Z]{2,}\s)(\s*)\+(?=[\d.])")
+# a letter of a script other than the Latin and the Greek
+_SCRIPT = r"[^\W\d_A-Za-z\u00c0-\u024f\u0370-\u03ff]"
 # short words that show that a text is not a formula; products such as xy are not among them
 _SHORT_WORDS = re.compile(
     r"(?i)(?<![a-z\\])(?:an|as|at|be|by|do|he|if|in|is|it|me|my|no|of|on|so|to|us|we)(?![a-z])"
-    r"|[a-z]['’][a-z]|[a-z]\s*:\s*[-+]?\d"
+    rf"|[a-z]['’][a-z]|(?:[a-z]|{_SCRIPT})\s*:\s*[-+]?\d"
 )
 # what may stand directly before a number: quotes, backticks, colons, arrows, the ends of tags
 _BEFORE_NUMBER = re.compile(
     r"(?<![\d\w])[\"'“”‘’«»„`:;|~≈→⇒#>]+(?=[-$€£¥]?[.\d])|(?<=[a-zA-Z]):(?=[-$€£¥]?[.\d])"
 )
+# where a number meets such a letter
+_SCRIPT_EDGE = re.compile(rf"(?<={_SCRIPT})(?=[-+]?[$€£¥]?[.\d])|(?<=\d)(?={_SCRIPT})")
+_SUPERSCRIPTS = re.compile("[⁰¹²³⁴-⁹⁺⁻⁽⁾ⁱⁿ]+")
+_POWER = re.compile(r"(?<=[\w)}])(?:\*\*|\^)\s*(-?\d+)(?![\w.])")  # 10^-3, and Python's 10**6
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.]*\d|[a-zA-Z])")
 _REPEATING = re.compile(r"(?<![\w.])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?")
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
@@ -49,7 +55,8 @@ _SYMBOLS = {
     **dict.fromkeys("×·⋅∗∙", "*"),
     **dict.fromkeys("÷⁄∕", "/"),
     **dict.fromkeys("\u00a0\u2007\u2009\u200a\u202f", " "),
-    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),
+    **dict.fromkeys("\u200b\u200c\u200d\u200e\u200f\u2060\u2066\u2067\u2068\u2069\ufeff", ""),
+    **dict.fromkeys("\u061c\u202a\u202b\u202c\u202d\u202e", ""),
     "π": r"\pi ",
     "∞": r"\infty ",
     "≤": r"\leq ",
@@ -66,13 +73,16 @@ _TABLE = str.maketrans(_SYMBOLS)
 
 
 def final_answers(text: str) -> Sequence[str]:
-    """Return the readings of a text's final answer; empty if its last box is not closed.
+    """Return the readings of a text's final answer; empty if a thought or its last box is open.
 
     The final answer follows the last </think>, and in that the last ####; within it, the content
     of the last <answer> tags or of the last box counts. Boxes joined by commas or "and" may also
     be one list.
     """
-    text = text.rpartition("</think>")[2].rpartition("####")[2]
+    text = text.rpartition("</think>")[2]
+    if "<think>" in text:
+        return ()
+    text = text.rpartition("####")[2]
     if tagged := _ANSWER_TAG.findall(text):
         text = tagged[-1]
     boxes = _boxes(text)
@@ -120,7 +130,9 @@ def _end_of_argument(text: str, start: int) -> int | None:
 
 def normalise(text: str) -> str:
     """Return a text with Unicode's signs, digits and powers as ASCII or LaTeX, without markup."""
-    text = "".join(map(_ascii, text.translate(_TABLE)))
+    text = _SUPERSCRIPTS.sub(_as_power, text.translate(_TABLE))
+    text = "".join(map(_ascii, text))
+    text = _POWER.sub(r"^{\1}", _SCRIPT_EDGE.sub(" ", text))
     text = re.sub(r"(?<![\w)\]}])–(?=\s?[\d.])", "-", text)
     text = re.sub(r"√\s*(?:\(([^()]*)\)|(\d+|[a-zA-Z]))", r"\\sqrt{\1\2}", text)
     text = _CALCULATION.sub("", text)
@@ -134,13 +146,16 @@ def normalise(text: str) -> str:
     return _UNARY_PLUS.sub(r"\1\2", text)
 
 
+def _as_power(match: re.Match[str]) -> str:
+    """Write raised signs, such as those of 10⁻³, as one exponent."""
+    return f"^{{{unicodedata.normalize('NFKC', match[0]).translate(_TABLE)}}}"
+
+
 def _ascii(letter: str) -> str:
     if letter.isascii():
         return letter
     decomposition = unicodedata.decomposition(letter)
     plain = unicodedata.normalize("NFKC", letter)
-    if decomposition.startswith("<super>"):
-        return f"^{{{plain}}}"
     if decomposition.startswith("<fraction>") and "⁄" in plain:
         top, _, bottom = plain.partition("⁄")
         return rf"\frac{{{top}}}{{{bottom}}}"

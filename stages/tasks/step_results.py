@@ -16,6 +16,8 @@ from kitchen.errors import RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult, Task
 
+MAX_REWARD = 1e30  # advantages are float32, and the rewards of several turns are added
+
 
 class WrongResult(RunFailed):
     """A reward function or an environment returned a value of the wrong type."""
@@ -96,13 +98,18 @@ def check_step_result(result: Any, source: str) -> StepResult:
 
 
 def check_reward(value: Any, source: str) -> float:
-    """Return a reward as a float; raises WrongResult unless it is a finite number."""
+    """Return a reward as a float; raises WrongResult unless it is one to train on."""
     try:
         reward = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the latter by torch
         reward = math.nan
     if not math.isfinite(reward):
         raise WrongResult(f"{source} returned the reward {_shown(value)}, not a finite number")
+    if abs(reward) > MAX_REWARD:
+        raise WrongResult(
+            f"{source} returned the reward {reward:g}, which is too large to train on: rewards "
+            f"are numbers from {-MAX_REWARD:g} to {MAX_REWARD:g}"
+        )
     return reward
 
 

@@ -239,6 +239,7 @@ class CheckPrompts(Stage):
 
     def run(self, tasks: Tasks, tokenizer: Tokenizer) -> None:
         check_not_empty(tasks)
+        check_tags(tasks.train)
         for task in chain.from_iterable(tasks.sets().values()):
             check_prompt(task, tokenizer, self.max_tokens, self.render)
 
@@ -270,6 +271,7 @@ def good_tasks(
 ) -> Tasks:
     """Return the problems whose prompts can be answered, and the others as bad rows."""
     check_not_empty(tasks)
+    check_tags(tasks.train)
     bad_rows = list(tasks.bad_rows)
     sets: dict[str, Sequence[Task]] = {}
     check = partial(check_prompt, tokenizer=tokenizer, max_tokens=max_tokens, render=render)
@@ -289,6 +291,17 @@ def check_not_empty(tasks: Tasks) -> None:
             )
         if not problems:
             raise DataError("there are no problems to train on: Tasks.train is empty")
+
+
+def check_tags(tasks: Sequence[Task]) -> None:
+    """Raise DataError for two tags whose metrics would have the same name."""
+    tags = {task.tag for task in tasks}
+    for tag in sorted(tags):
+        if f"{tag}_std" in tags:
+            raise DataError(
+                f"the tags {tag!r} and {tag + '_std'!r} have metrics of the same name "
+                f"(reward/{tag}_std): rename one of the tags"
+            )
 
 
 def check_prompt(

@@ -123,3 +123,15 @@ def test_damaged_file_is_named(folder: Path, file: str, content: bytes) -> None:
     open_it = load_tokenizer if file.startswith("tokenizer") else open_model
     with pytest.raises(BackendError, match=re.escape(str(folder / file))):
         open_it(folder)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"vocab_size": 500}, {"intermediate_size": 96}, {"num_key_value_heads": 4}]
+)
+def test_weights_of_other_shapes_name_the_configuration(
+    folder: Path, changed: dict[str, int]
+) -> None:
+    change(folder / "config.json", **changed)
+    expected = rf"do not have the shapes that {re.escape(str(folder / 'config.json'))} gives"
+    with pytest.raises(BackendError, match=expected):
+        open_model(folder)

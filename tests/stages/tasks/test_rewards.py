@@ -219,6 +219,12 @@ def nothing(answer: str, right: str) -> Any:
         (lambda *_: StepResult("0.5"), "returned the reward '0.5', not a finite number"),
         (lambda *_: StepResult([1.0]), "returned the reward [1.0], not a finite number"),
         (lambda *_: StepResult(-math.inf), "returned the reward -inf, not a finite number"),
+        (lambda *_: StepResult(1e308), "returned the reward 1e+308, which is too large"),
+        (
+            lambda *_: StepResult(np.float64(-1e39)),
+            "returned the reward -1e+39, which is too large",
+        ),
+        (lambda *_: StepResult(10**31), "returned the reward 1e+31, which is too large"),
         (lambda *_: StepResult(1.0, "again"), "returned 'again' as its messages"),
         (lambda *_: StepResult(1.0, ("again",)), "returned ('again',) as its messages"),
     ],
@@ -265,3 +271,25 @@ def test_empty_sets_are_found_before_any_rollout(
     ):
         with pytest.raises(DataError, match=text):
             check()
+
+
+@pytest.mark.parametrize("check", [CheckPrompts(4), DropBadTasks(4)])
+@pytest.mark.parametrize(
+    "tags, clash",
+    [
+        (("a", "b"), ""),
+        (("a", "a_std"), "reward/a_std"),
+        (("x_std_std", "y", "x_std"), "reward/x_std_std"),
+    ],
+)
+def test_tags_whose_metrics_clash_are_refused(
+    check: CheckPrompts | DropBadTasks, tags: tuple[str, ...], clash: str
+) -> None:
+    question = ({"role": "user", "content": "Name?"},)
+    tasks = Tasks(tuple(Question(question, "", bare, tag) for tag in tags), {})
+    tokenizer = FakeTraining().tokenizer("fake")
+    if not clash:
+        check.run(tasks, tokenizer)
+        return
+    with pytest.raises(DataError, match=rf"metrics of the same name \({clash}\)"):
+        check.run(tasks, tokenizer)
