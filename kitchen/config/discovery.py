@@ -120,9 +120,9 @@ def build_workflow(recipe: Recipe) -> Step:
     problem = f"the workflow of {recipe.title()} cannot be built"
     try:
         step = recipe.workflow()
-    except KitchenError:
+    except (KitchenError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise recipe_code_error(problem, error) from error
     if not isinstance(step, (Stage, Series, ForEach, When, Parallel)):
         returned = "None" if step is None else f"a {type(step).__name__}"
@@ -166,7 +166,7 @@ def _import(module_name: str) -> ModuleType:
         )
     try:
         return importlib.import_module(module_name)
-    except KitchenError:
+    except (KitchenError, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as error:
         missing = error.name or ""
@@ -178,7 +178,7 @@ def _import(module_name: str) -> ModuleType:
                 f"{module_name} needs {missing}, which is not installed: {command}"
             ) from error
         raise recipe_code_error(f"{module_name} cannot be imported", error) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise recipe_code_error(f"{module_name} cannot be imported", error) from error
 
 

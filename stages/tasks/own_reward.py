@@ -102,7 +102,9 @@ def find_reward(name: str) -> RewardFunction:
                 "the form is MODULE:function"
             ) from error
         raise recipe_code_error(problem, error) from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise recipe_code_error(problem, error) from error
     call = vars(module).get(attribute)
     if not callable(call) or inspect.isclass(call):

@@ -124,6 +124,19 @@ def test_workflow_error_names_file_and_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "run", "describe"])
+@pytest.mark.parametrize("name", ["importing", "building"])
+def test_exceptions_of_every_kind_are_named(tmp_path: Path, name: str, command: str) -> None:
+    failure = "class Stop(BaseException): ...\n"
+    text = RECIPE.format(name=name.title())
+    if name == "importing":
+        text = f"{failure}raise Stop('no salt')\n{text}"
+    else:
+        text = failure + text.replace("return sequence(Boil())", "raise Stop('no salt')")
+    write(tmp_path, f"recipes/{name}.py", text)
+    assert "Stop: no salt" in refusal(tmp_path, f"recipes.{name}", command)
+
+
+@pytest.mark.parametrize("command", ["check", "run", "describe"])
 def test_stage_without_types_is_named_with_its_line(tmp_path: Path, command: str) -> None:
     write(
         tmp_path,

@@ -108,11 +108,21 @@ def test_other_names_are_refused(name: str, text: str) -> None:
         LoadTasks("dishes", reward=name)
 
 
-def test_module_that_fails_names_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_rewards.py").write_text("LIMIT = 1\nprint(LIMIT / 0)\n")
+@pytest.mark.parametrize(
+    ("name", "statement", "error"),
+    [
+        ("divides", "print(1 / 0)", "ZeroDivisionError"),
+        ("exits", "raise SystemExit(0)", "SystemExit: 0"),
+        ("stops", "raise type('Stop', (BaseException,), {})('no salt')", "Stop: no salt"),
+    ],
+)
+def test_module_that_fails_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, statement: str, error: str
+) -> None:
+    (tmp_path / f"reward_{name}.py").write_text(f"LIMIT = 1\n{statement}\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"broken_rewards\.py:2: ZeroDivisionError"):
-        find_reward("broken_rewards:score")
+    with pytest.raises(ConfigError, match=rf"reward_{name}\.py:2: {error}"):
+        find_reward(f"reward_{name}:score")
 
 
 def test_missing_column_names_the_row() -> None:
