@@ -18,9 +18,9 @@ from tests.bench.ceilings import read_rate
 from tests.bench.flops import Shape
 from tests.bench.gpu.workspace import Workspace
 from tests.bench.interleave import interleave
+from tests.bench.sampling import LOGPROB_TOLERANCE
 from tests.bench.turns import Setup, Turns
 
-WARM_UP_TOKENS = 8
 SCORED = 4  # completions whose reported log-probabilities are compared with scored ones
 
 
@@ -37,7 +37,7 @@ class Workload:
     @property
     def lengths(self) -> list[int]:
         """Return the tokens that each step generates: a warm-up, the prompts alone, full steps."""
-        return [WARM_UP_TOKENS, 1, *[self.answer] * self.full_steps]
+        return [self.answer, 1, *[self.answer] * self.full_steps]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ def _decoding(workspace: Workspace, size: str, work: Workload) -> Mapping[str, A
         each.append(1e3 * generating / (max(step.values["lengths"]) - 1))
         overall.append(limit / step.seconds)
         rates.append(sum(step.values["lengths"]) / step.seconds)
+    error = max(step.values["logprob_error"] for step in full)
     return {
         "title": f"Sampling {size}, {work.count} rows, {work.prompt} + {work.answer} tokens",
         "figures": {
@@ -128,7 +129,8 @@ def _decoding(workspace: Workspace, size: str, work: Workload) -> Mapping[str, A
         },
         "read_gb_per_second": rate,
         "prompts_seconds": prefill.seconds,
-        "logprob_error": max(step.values["logprob_error"] for step in full),
+        "logprob_error": error,
+        "sound": error <= LOGPROB_TOLERANCE[setup.dtype],
         "notes": [
             "share of the limit: the time of reading weights and keys once a token, relative "
             "to the time of a step without its prompts; with prompts: relative to the whole step"
