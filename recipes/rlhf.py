@@ -25,8 +25,8 @@ class Rlhf(RolloutRecipe):
 
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty)
-        own_answers = self.preferences is None
-        judge = self.judge.model or self.model
+        judge, own_answers = self.judge.model or self.model, self.preferences is None
+        config = self.judge.with_prompts_of(self.model, self.rendering)
         own_model = [] if judge == self.model else [evaluate.IdentifyWeights(judge, "judge.start")]
         problems = self.dataset, self.reading, self.seed, self.problems
         scoring = self.reward, self.ranking, self.grading
@@ -37,11 +37,11 @@ class Rlhf(RolloutRecipe):
             evaluate.IdentifyWeights(self.model, "start"),
             *own_model,
             judges.comparison_source(self.preferences, *problems, *scoring),
-            judges.CheckReadable(judge, self.judge),
+            judges.CheckReadable(judge, config),
             *([rank, judges.BuildComparisons()] if own_answers else []),
-            judges.EvaluateBaseJudge(judge, self.judge),
-            judges.train_judge(self.judge, judge, self.lora, self.seed, self.save_every),
-            judges.OpenJudge(judge, self.judge),
+            judges.EvaluateBaseJudge(judge, config),
+            judges.train_judge(config, judge, self.lora, self.seed, self.save_every),
+            judges.OpenJudge(judge, config),
             judges.EvaluateJudge(),
             train.OpenSession(self.model, self.lora),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),

@@ -17,7 +17,12 @@ from stages.chat.conversations import Conversation
 from stages.chat.messages import Message, message_text, message_to_dict, messages_from_dicts
 from stages.chat.prompts import prompt_messages, reference_answer
 from stages.chat.render import RenderDataset
-from stages.chat.template import NO_INPUTS, TemplateInputs
+from stages.chat.template import (
+    DEFAULT_RENDERING,
+    NO_INPUTS,
+    PromptRendering,
+    TemplateInputs,
+)
 from stages.chat.tools import with_tools_in_system_prompt
 from stages.preference.comparisons import Comparison
 
@@ -58,6 +63,33 @@ class JudgeConfig:
     def rendering(self) -> RenderDataset:
         """The rendering of requests with answers."""
         return RenderDataset("last_assistant_message", self.max_tokens, "drop")
+
+    def with_prompts_of(self, model: str, prompts: PromptRendering) -> JudgeConfig:
+        """Return the form of a judge that starts from `model`, with that model's rendering.
+
+        A judge that starts from another model is unchanged: its chat template is another one.
+        """
+        if self.model not in (None, model):
+            return self
+        return _PolicyJudgeConfig(**vars(self), prompts=prompts)
+
+
+@dataclass(frozen=True)
+class _PolicyJudgeConfig(JudgeConfig):
+    """The form of a judge that starts from the policy's model."""
+
+    prompts: PromptRendering = DEFAULT_RENDERING
+
+    @property
+    def rendering(self) -> RenderDataset:
+        """The rendering of requests with answers, with the policy's template and variables."""
+        return RenderDataset(
+            "last_assistant_message",
+            self.max_tokens,
+            "drop",
+            chat_template_kwargs=self.prompts.chat_template_kwargs,
+            template=self.prompts.template,
+        )
 
 
 @dataclass(frozen=True)

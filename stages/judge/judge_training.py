@@ -60,7 +60,8 @@ class CheckReadable(Stage):
         blobs: BlobStore | None = None,
     ) -> None:
         model = find_weights(self.model, client, blobs).model
-        if self.config.says == "letter" or models.tokenizer(model).chat:
+        tokenizer = self.config.rendering.tokenizer(models.tokenizer(model))
+        if self.config.says == "letter" or tokenizer.chat:
             return
         for name, problems in tasks.sets().items():
             for task in problems:

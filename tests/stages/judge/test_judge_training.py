@@ -15,7 +15,14 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.types import Lora
 from stages.chat.conversations import Conversation, Message
 from stages.chat.prompts import prompt_messages, reference_answer
-from stages.judge.judge import Judge, JudgeConfig, letter_conversation
+from stages.chat.template import PromptRendering
+from stages.judge.judge import (
+    Judge,
+    JudgeConfig,
+    JudgeSays,
+    answer_conversation,
+    letter_conversation,
+)
 from stages.judge.judge_rewards import CompareByJudge, EvaluateJudge, JudgeRollouts, judge_group
 from stages.judge.judge_training import BuildJudgePairs, BuildJudgeQuestions, CheckReadable
 from stages.preference.comparisons import Comparison, Comparisons
@@ -25,6 +32,8 @@ from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import TaskBatch, Tasks
 from tests.support.bracket_judge import BracketSampler, bracket_judge
 from tests.support.no_chat_template import PlainTokenizer, TrainingWithoutTemplate
+from tests.support.tokenizers import trained_tokenizer
+from tests.support.tool_template import PLAIN_TEMPLATE, text_of, tool_tokenizer
 
 REQUEST = (Message("user", "2 eggs"),)
 TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact_reward, "t")
@@ -227,6 +236,32 @@ def test_a_judge_without_a_template_reads_single_messages() -> None:
     CheckReadable("any", JudgeConfig("letter")).run(untemplated, untemplated, some)
     CheckReadable("any", JudgeConfig()).run(untemplated, untemplated, Tasks((TASK,), {}))
     CheckReadable("any", JudgeConfig()).run(templated, templated, some)
+
+
+@pytest.mark.parametrize(
+    ("judge_model", "is_policy"), [(None, True), ("path:m", True), ("path:other", False)]
+)
+@pytest.mark.parametrize("says", ["answer", "letter"])
+def test_a_judge_renders_as_the_model_that_it_starts_from(
+    says: JudgeSays, judge_model: str | None, is_policy: bool
+) -> None:
+    prompts = PromptRendering(chat_template_kwargs={"enable_thinking": False})
+    config = JudgeConfig(says, judge_model, max_tokens=500).with_prompts_of("path:m", prompts)
+    tokenizer = tool_tokenizer()
+    conversation = answer_conversation(REQUEST, "{}")
+    if says == "letter":
+        conversation = letter_conversation(REQUEST, "{}", "[]", "A")
+    [datum] = config.rendering.datums(conversation, tokenizer)
+    assert ("<think></think>" in text_of(tokenizer, datum.tokens)) is is_policy
+    assert config.max_tokens == 500
+
+
+def test_a_policys_template_makes_its_judge_chat() -> None:
+    prompts = PromptRendering(template=PLAIN_TEMPLATE)
+    config = JudgeConfig(max_tokens=500).with_prompts_of("path:m", prompts)
+    base = trained_tokenizer("byte-level")
+    [datum] = config.rendering.datums(answer_conversation(REQUEST, "{}"), base)
+    assert text_of(base, datum.tokens).startswith("<|im_start|>user\n2 eggs<|im_end|>\n")
 
 
 def test_answers_are_compared_with_the_references() -> None:
