@@ -209,6 +209,7 @@ def parse_calls(value: Any, place: str, where: str) -> list[dict[str, Any]]:
 
 
 def _call_of(item: Any, place: str, where: str) -> dict[str, Any]:
+    check_characters(item, place, where)
     function = item
     if isinstance(item, Mapping) and isinstance(item.get("function"), Mapping):
         function = item["function"]
@@ -236,9 +237,11 @@ def _call_of(item: Any, place: str, where: str) -> dict[str, Any]:
 def parse_json(text: str, place: str, where: str) -> Any:
     """Parse a text as JSON; raises DataError if it is not valid."""
     try:
-        return read_json(text)
+        value = read_json(text)
     except ValueError as error:
         raise DataError(f"{where}: {place} is text that is not JSON: {error}") from error
+    check_characters(value, place, where)
+    return value
 
 
 def parse_text(value: Any, place: str, where: str) -> str:
@@ -247,13 +250,27 @@ def parse_text(value: Any, place: str, where: str) -> str:
         raise DataError(
             f"{where}: {place} is {kind_of(value)}, not text; make it text, or drop the row"
         )
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}: {place} has half a character (a lone surrogate) at {error.start}"
-        ) from error
+    check_characters(value, place, where)
     return value
+
+
+def check_characters(value: Any, place: str, where: str) -> None:
+    """Raise DataError for half a character in a text, or in the texts of a list or object."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{where}: {place} has half a character (a lone surrogate) at {error.start}; "
+                "correct the text, or drop the row"
+            ) from error
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            check_characters(name, f"a name in {place}", where)
+            check_characters(item, f"{place}.{name}", where)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            check_characters(item, f"{place}[{index}]", where)
 
 
 def kind_of(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from kitchen.errors import DataError
 from kitchen.ports.datasets import Row
 from kitchen.ports.sampling import ToolSchema
-from stages.chat.messages import Message, kind_of, parse_json, parse_text
+from stages.chat.messages import Message, check_characters, kind_of, parse_json, parse_text
 from stages.chat.row_fields import REFUSED_IN_OTHER_ROWS, REFUSED_IN_ROWS
 from stages.chat.template import TemplateInputs
 from stages.chat.text_columns import list_from_text
@@ -105,6 +105,7 @@ def _parse_kwargs(value: Any, where: str) -> Mapping[str, Any]:
             f"{where}: chat_template_kwargs is {kind_of(value)}, not an object of variables, such "
             'as {"enable_thinking": false}'
         )
+    check_characters(value, "chat_template_kwargs", where)
     return {name: setting for name, setting in value.items() if setting is not None}
 
 
@@ -121,6 +122,7 @@ def _parse_tool(item: Any, place: str, where: str) -> ToolSchema:
     """Parse a tool in the form of OpenAI, or only its function."""
     if isinstance(item, str):
         item = parse_json(item, place, where)
+    check_characters(item, place, where)
     function = item.get("function") if isinstance(item, Mapping) else None
     if function is None:
         function = item

@@ -251,6 +251,32 @@ def test_tool_calls_are_trained_on(row: dict[str, Any]) -> None:
         RenderDataset().datums(conversation, plain_tokenizer())
 
 
+@pytest.mark.parametrize(
+    ("row", "place"),
+    [
+        ({"tools": [{"name": "t", "description": "\ud800"}]}, r"tools\[0\]\.description"),
+        ({"tools": [{"name": "t", "parameters": {"\udc00": 1}}]}, r"a name in tools\[0\]\.para"),
+        ({"tools": '[{"name": "t", "enum": ["\\ud800"]}]'}, r"tools\[0\]\.enum\[0\]"),
+        ({"tool_calls": [{"name": "t", "arguments": {"a": "x\ud800"}}]}, r".*arguments\.a"),
+        ({"tool_calls": [{"name": "t", "arguments": '{"a": ["\\udfff"]}'}]}, r".*\.a\[0\]"),
+        ({"tool_calls": [{"name": "\ud800"}]}, r"messages\[1\]\.tool_calls\[0\]\.name"),
+        ({"chat_template_kwargs": {"style": "\ud800"}}, r"chat_template_kwargs\.style"),
+    ],
+)
+def test_half_characters_are_named(row: dict[str, Any], place: str) -> None:
+    answer = {**ANSWER, "tool_calls": row.pop("tool_calls", None)}
+    messages = [ASK, answer]
+    columns: list[dict[str, Any]] = [
+        {"messages": messages},
+        {"chosen": messages, "rejected": [ASK, ANSWER]},
+    ]
+    for columns_of_row, parse in zip(columns, (parse_conversation, comparison), strict=True):
+        where = place.replace("messages", "chosen") if parse is comparison else place
+        with pytest.raises(DataError, match=f"^rows:3: {where}.* has half a character") as caught:
+            parse({**columns_of_row, **row}, "rows:3")
+        assert "correct the text, or drop the row" in str(caught.value)
+
+
 def test_tools_are_counted_with_the_template_that_is_set() -> None:
     row = parse_conversation({"messages": [ASK, ANSWER], "tools": [TIMER]}, "rows:1")
     own = RenderDataset(template=TOOL_TEMPLATE)
