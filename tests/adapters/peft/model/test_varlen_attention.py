@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from adapters.peft.batching.packed_layout import PackedLayout, build_layout
-from adapters.peft.model.varlen_attention import TorchKernel, VarlenAttention, has_flash_kernel
+from adapters.peft.model.varlen_attention import (
+    FlashKernel,
+    TorchKernel,
+    VarlenAttention,
+    VarlenKernel,
+    has_flash_kernel,
+)
 from tests.support.attention_cases import CASES, START, inputs, plain, sequences
 
 CPU = torch.device("cpu")
@@ -96,3 +102,31 @@ def test_a_token_alone_attends_to_itself() -> None:
 
 def test_a_cpu_has_no_flash_kernel() -> None:
     assert not has_flash_kernel(CPU, torch.bfloat16, 64)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or not has_flash_kernel(torch.device("cuda"), torch.bfloat16, 64),
+    reason="needs a CUDA device with FlashAttention",
+)
+@pytest.mark.parametrize("case", ["unequal", "shared", "shared, several tiles", "long"])
+def test_flash_kernel_matches_plain_operations(case: str) -> None:
+    """Within the rounding of bfloat16; and a second call returns the same bits."""
+    device = torch.device("cuda")
+    layout = build_layout(CASES[case], device)
+    query, key, value, gradient = (
+        part.detach().to(device).bfloat16() for part in inputs(len(layout.ids), 8, 2, 64, 64)
+    )
+    qkv = torch.cat([query, key, value], 1)
+
+    def run(kernel: VarlenKernel, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        attention = VarlenAttention(kernel, 2, SCALE)
+        out, lse = attention.forward(given, None, layout)
+        upstream = gradient.to(given.dtype)
+        return out, attention.backward(upstream, given, None, out, lse, layout, None)[0]
+
+    exact, flash = run(TorchKernel(), qkv.double()), run(FlashKernel(device), qkv)
+    for got, expected in zip(flash, exact, strict=True):
+        apart = torch.linalg.vector_norm(got.double() - expected)
+        assert float(apart / torch.linalg.vector_norm(expected)) < 0.01
+    for got, again in zip(flash, run(FlashKernel(device), qkv), strict=True):
+        assert torch.equal(got, again)
