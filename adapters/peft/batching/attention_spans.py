@@ -34,6 +34,7 @@ class AttentionSpans:
     own: Spans  # causal
     context: Spans | None  # not causal; empty key spans for queries without a context
     context_slots: torch.Tensor  # (C,) slots of the gathered keys of the contexts
+    distinct_slots: bool  # whether no slot is in several contexts
     has_context: torch.Tensor  # (N,) bool
 
 
@@ -56,10 +57,12 @@ def build_spans(
             contexts.append(row[:shared])
     lengths = [len(context) for context in contexts]
     has_context = np.repeat(np.array(lengths, bool), queries)
+    context_slots = np.concatenate(contexts)
     return AttentionSpans(
         _spans(own, own, device),
         _spans(queries, lengths, device) if any(lengths) else None,
-        torch.from_numpy(np.concatenate(contexts)).to(device),
+        torch.from_numpy(context_slots).to(device),
+        len(np.unique(context_slots)) == len(context_slots),
         torch.from_numpy(has_context).to(device),
     )
 

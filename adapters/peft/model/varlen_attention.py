@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from adapters.peft.batching.attention_spans import Spans
+from adapters.peft.batching.attention_spans import AttentionSpans, Spans
 from adapters.peft.batching.packed_layout import PackedLayout
 
 FLASH_DTYPES = (torch.bfloat16, torch.float16)
@@ -110,9 +110,7 @@ class VarlenAttention:
                 gradient, query, context_kv, out, lse, spans.context, scale, causal=False
             )
             dquery.add_(dquery_part)
-            # a CUDA device sorts the slots, and so adds to each in the order of the contexts
-            added = torch.cat(dcontext, 1).to(total.dtype)
-            total.index_put_((spans.context_slots,), added, accumulate=True)
+            _add_to_slots(total, torch.cat(dcontext, 1).to(total.dtype), spans)
         total = total.to(qkv.dtype)
         dqkv = torch.cat([dquery, total[: len(qkv)]], 1)
         return dqkv, None if prefix_kv is None else total[len(qkv) :]
@@ -146,6 +144,14 @@ def _gather_context(
     """Return keys and values (C, 2 · K, D) of the contexts."""
     all_slots = key_value if prefix_kv is None else torch.cat([key_value, prefix_kv])
     return all_slots.index_select(0, layout.spans.context_slots)
+
+
+def _add_to_slots(total: torch.Tensor, added: torch.Tensor, spans: AttentionSpans) -> None:
+    """Add the gradients (C, 2 · K, D) of contexts to those of their slots, in a fixed order."""
+    if spans.distinct_slots:
+        total.index_add_(0, spans.context_slots, added)
+    else:  # a CUDA device sorts the slots, which takes several launches
+        total.index_put_((spans.context_slots,), added, accumulate=True)
 
 
 def merge_outputs(

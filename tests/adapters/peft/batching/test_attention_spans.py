@@ -65,6 +65,13 @@ def test_neighbours_with_the_same_context_share_it() -> None:
     assert layout.spans.context is not None
     found = [(len(queries), len(keys)) for queries, keys in intervals(layout.spans.context)]
     assert found == [(49, 0), (32, 40), (11, 0)]
+    assert layout.spans.distinct_slots
+
+
+def test_a_slot_may_be_in_several_contexts() -> None:
+    layout = build_layout(sequences((40, 9), (40, 30), (20, 2)), CPU)
+    assert layout.spans.context_slots.tolist() == [*range(40), *range(20)]
+    assert not layout.spans.distinct_slots
 
 
 def test_all_sequences_share_a_carried_prefix_once() -> None:
