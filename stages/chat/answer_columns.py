@@ -72,17 +72,28 @@ def _choices_and_labels(value: Any, where: str) -> tuple[tuple[str, ...], tuple[
 def _index_of(
     value: Any, column: str, choices: Sequence[str], labels: Sequence[str], where: str
 ) -> int:
-    """Return the index of the right choice."""
+    """Return the index of the right choice; raises DataError if there are none or several."""
+    found = dict[str, int]()
     if isinstance(value, str):
-        for names in (choices, labels):
+        for kind, names in (("text", choices), ("label", labels)):
             if value in names:
-                return names.index(value)
+                found[kind] = names.index(value)
+    if "label" in found and column == "answerKey":
+        return found["label"]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number or (isinstance(value, str) and value.strip().isdecimal()):
+    if is_number or (isinstance(value, str) and value.strip().isdecimal() and "label" not in found):
         index = float(value)
         if index.is_integer() and 0 <= index < len(choices):
-            return int(index)
-    raise DataError(
-        f"{where}: {column} is {value!r}, which is not one of the {len(choices)} choices: neither "
-        "its index from 0, nor its label, nor its text"
-    )
+            found["index"] = int(index)
+    if not found:
+        raise DataError(
+            f"{where}: {column} is {value!r}, which is not one of the {len(choices)} choices: "
+            "neither its index from 0, nor its label, nor its text"
+        )
+    if len(set(found.values())) > 1:
+        readings = " and ".join(f"the {kind} of choice {at}" for kind, at in found.items())
+        raise DataError(
+            f"{where}: {column} is {value!r}, which is {readings}, counted from 0; give the index "
+            "as a number, or the label in the column answerKey (reading.columns.answer=answerKey)"
+        )
+    return next(iter(found.values()))

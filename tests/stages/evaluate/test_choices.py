@@ -76,6 +76,10 @@ def evaluated(*rows: Any, sampler: Any, tokenizer: Any = None, **render: Any) ->
         ({"answer": "y", "choices": {"text": CHOICES, "label": ["x", "y", "z", "w"]}}, "basil"),
         ({"answer": "2", "choices": ["4", "2"]}, "2"),
         ({"answerKey": "2", "choices": {"text": CHOICES, "label": list("1234")}}, "basil"),
+        ({"answerKey": "2", "choices": {"text": list("4321"), "label": list("1234")}}, "3"),
+        ({"answerKey": "B", "choices": ["B", "A"]}, "A"),
+        ({"answer": 1, "choices": ["1", "0"]}, "0"),
+        ({"answer": "1", "choices": ["0", "1", "2"]}, "1"),
         ({"completion": "sugar", "prompt": "?", "answer": 1}, "sugar"),
     ],
 )
@@ -96,6 +100,12 @@ def test_rows_with_choices(columns: Any, right: str) -> None:
         ({"answer": True}, "answer is True"),
         ({"answer": 0.5}, "answer is 0.5"),
         ({"answer": None}, "'answer' is missing"),
+        ({"answer": "1", "choices": ["1", "0"]}, "the text of choice 0 and the index of choice 1"),
+        ({"answer": "A", "choices": ["B", "A"]}, "the text of choice 1 and the label of choice 0"),
+        (
+            {"answer": "2", "choices": {"text": list("4321"), "label": list("1234")}},
+            "the text of choice 2 and the label of choice 1",
+        ),
         ({"answer": 0, "choices": ["salt"]}, "choices"),
         ({"answer": 0, "choices": ["salt", ""]}, "choices"),
         ({"answer": 0, "choices": "salt, basil"}, "choices"),
