@@ -296,8 +296,9 @@ def ratio_interval(
 ) -> Interval:
     """Return the default interval of a mean, a ratio or a difference of either.
 
-    It is the BCa bootstrap, or for fewer than 20 units Student's t, within the bounds. If most
-    units have the same value, it is at least as wide as `unseen_margin` says.
+    It is the BCa bootstrap, or for fewer than 20 units Student's t, within the bounds. It reaches
+    at least as far as Student's t, because the bootstrap of skewed values covers less than it
+    should, and if most units have the same value, as far as `unseen_margin` says.
     """
     units = ratio.grouped(clusters)
     noun = "item" if clusters is None else "cluster"
@@ -314,7 +315,11 @@ def ratio_interval(
         found = student_t(units, confidence)
     else:
         reason = f"there are {counted}"
-        found = bca_bootstrap(units, confidence, resamples=resamples)
+        bootstrap, t = (
+            bca_bootstrap(units, confidence, resamples=resamples),
+            student_t(units, confidence),
+        )
+        found = replace(bootstrap, low=min(bootstrap.low, t.low), high=max(bootstrap.high, t.high))
     margin = unseen_margin(units.pseudo_values(), bounds, confidence)
     return _within_bounds(replace(found, why=reason), margin, bounds)
 

@@ -60,21 +60,19 @@ def crossed_error(first: Array, second: Array) -> tuple[float, float]:
     freedom are Satterthwaite's (1946, doi:10.2307/3002019). They are 0 where nothing varies.
     """
     n = first.shape[1]
-    differences = second.mean(axis=0) - first.mean(axis=0)
-    of_items = _variance(differences) / n
-    terms = [(of_items, n - 1.0)]
+    terms = [(_variance(second.mean(axis=0) - first.mean(axis=0)) / n, n - 1.0)]
     noise = 0.0
     for group in (first, second):
         seeds = len(group)
-        residual = group - group.mean(axis=0) - group.mean(axis=1, keepdims=True) + group.mean()
         terms.append((_variance(group.mean(axis=1)) / seeds, seeds - 1.0))
         if n > 1:
+            residual = group - group.mean(axis=0) - group.mean(axis=1, keepdims=True) + group.mean()
             noise += float((residual**2).sum()) / ((seeds - 1) * (n - 1)) / (seeds * n)
-    total = sum(term for term, _ in terms)
-    if total <= 1e-30:
+    parts = [term for term, _ in terms]
+    variance = max(sum(parts) - noise, *parts)
+    if variance <= 1e-30:
         return 0.0, 0.0
-    df = total**2 / sum(term**2 / max(of_term, 1.0) for term, of_term in terms)
-    variance = max(total - noise, max(term for term, _ in terms))
+    df = variance**2 / sum(term**2 / max(of_term, 1.0) for term, of_term in terms)
     return math.sqrt(variance), df
 
 
