@@ -8,22 +8,20 @@ from functools import partial
 from inspect import isabstract, signature
 from typing import Any
 
-from kitchen.config.adapters import PORTS, Kitchen
-from kitchen.config.discovery import add_cwd_to_path, find_recipe
-from kitchen.config.order import Order
-from kitchen.config.request import (
+from kitchen.config.adapter_choice import (
     DEFAULT_RUNS_FOLDER,
     AdapterChoice,
-    Problems,
-    ResolvedRequest,
-    check_adapter,
     check_run_name,
     open_blobs,
-    plan_request,
 )
+from kitchen.config.adapters import PORTS, Kitchen
+from kitchen.config.discovery import find_recipe
+from kitchen.config.order import Order
+from kitchen.config.request import Problems, ResolvedRequest, check_adapter, plan_request
 from kitchen.config.settings import leaf_keys, resolve_settings
 from kitchen.config.sources import from_mapping
 from kitchen.config.trust import check_trusted_order, needs_trust
+from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.engine.observers import Observer
 from kitchen.engine.stop import StopSignal
 from kitchen.errors import ConfigError, ResumeError, did_you_mean

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import math
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from kitchen.safe_text import escape_controls
 
+_MAX_NAMES = 50  # that an error lists
 _HERE = Path(__file__).resolve().parents[1]
 # packages have a version that is recorded; recipes and what they use may have been edited
 _NOT_USER_CODE = (
@@ -95,12 +95,15 @@ def check_name(setting: str, value: str, known: Iterable[str]) -> None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of an error text: the closest known names, or all if none is close."""
+    """Return the end of an error text: the closest known names, or the first if none is close."""
     names = sorted(set(known))
     close = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(name) for name in close) + "?"
-    return "there are: " + ", ".join(names) if names else "there are none"
+    if not names:
+        return "there are none"
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return f"there are: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def check_numbers(
@@ -161,6 +164,8 @@ def exits_as_failures() -> Iterator[None]:
     It would end the event loop, and with it the run, without being reported. Ctrl-C and
     cancellation stay as they are.
     """
+    import asyncio  # where it is not needed, such as for --help, it takes long to import
+
     try:
         yield
     except (Exception, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):

@@ -93,9 +93,7 @@ class LocalBlobs:
             names += [
                 (subfolder / file).as_posix() for file in files if not _TEMPORARY.fullmatch(file)
             ]
-        return sorted(
-            name for name in names if name.startswith(prefix) and self._is_inside(self._root / name)
-        )
+        return sorted(name for name in names if name.startswith(prefix) and self._is_inside(name))
 
     def delete(self, name: str) -> None:
         path = self._path(name)
@@ -123,7 +121,8 @@ class LocalBlobs:
         self._swept.add(folder)
         pattern = f"{'**/' if folder else ''}.kitchen-*.part"
         for path in (self._root / folder).glob(pattern):
-            if _TEMPORARY.fullmatch(path.name) and self._is_inside(path):
+            name = path.relative_to(self._root).as_posix()
+            if _TEMPORARY.fullmatch(path.name) and self._is_inside(name):
                 delete_if_unused(path)
 
     def _path(self, name: str) -> Path:
@@ -132,16 +131,23 @@ class LocalBlobs:
             raise ValueError(
                 f"{name!r} is not a blob name: such names are reserved for temporary files"
             )
-        if not self._is_inside(path):
+        if not self._is_inside(name):
             raise RunFailed(
                 f"{path} leads out of {self._root} through a symbolic link; remove the link, "
                 "or give the folder that it points to (--runs DIR)"
             )
         return path
 
-    def _is_inside(self, path: Path) -> bool:
-        with _translated_errors(path):
-            return f"{os.path.realpath(path)}{os.sep}".startswith(self._real_root)
+    def _is_inside(self, name: str) -> bool:
+        """Return whether a path stays in the root: only symbolic links below it lead out of it."""
+        path = str(self._root)
+        for part in name.split("/"):
+            path = os.path.join(path, part)
+            if os.path.islink(path):
+                with _translated_errors(Path(path)):
+                    real_path = os.path.realpath(self._root / name)
+                return f"{real_path}{os.sep}".startswith(self._real_root)
+        return True
 
 
 def _replace(path: Path, data: bytes) -> None:

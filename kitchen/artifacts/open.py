@@ -8,16 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kitchen.artifacts.weights import Weights, WeightsName, find_weights, parse_typed_name
+from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice, open_blobs
 from kitchen.config.adapters import adapter_class
 from kitchen.config.order import Order
-from kitchen.config.request import (
-    DEFAULT_RUNS_FOLDER,
-    AdapterChoice,
-    Problems,
-    ResolvedRequest,
-    open_blobs,
-    resolve_adapters,
-)
+from kitchen.config.request import Problems, ResolvedRequest, resolve_adapters
 from kitchen.config.sources import from_arguments
 from kitchen.config.trust import check_trusted_adapters, check_trusted_settings
 from kitchen.config.yaml import yaml_value

@@ -10,7 +10,8 @@ import typer
 
 def recipes(incomplete: str) -> list[str]:
     """Return the matching recipes; no descriptions, which zsh would spread over several lines."""
-    from kitchen.config.discovery import add_cwd_to_path, recipe_modules
+    from kitchen.config.discovery import recipe_modules
+    from kitchen.config.working_folder import add_cwd_to_path
 
     add_cwd_to_path()
     return [module.name for module in recipe_modules() if module.name.startswith(incomplete)]
@@ -18,7 +19,7 @@ def recipes(incomplete: str) -> list[str]:
 
 def runs(context: typer.Context, incomplete: str) -> list[str]:
     """Return the matching runs in a local folder; a shell does not wait for a URL."""
-    from kitchen.config.request import DEFAULT_RUNS_FOLDER
+    from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER
 
     folder = Path(context.params.get("runs") or DEFAULT_RUNS_FOLDER)
     names = [record.parent.name for record in folder.glob("*/run.json")]

@@ -13,7 +13,8 @@ from kitchen.cli.completion import adapters, recipes, runs
 from kitchen.cli.streams import READER_GONE
 
 if TYPE_CHECKING:
-    from kitchen.config.request import AdapterChoice, RunRequest
+    from kitchen.config.adapter_choice import AdapterChoice
+    from kitchen.config.request import RunRequest
 
 Text = Optional[str]  # noqa: UP045 Typer evaluates it
 RecipeName = Annotated[
@@ -190,7 +191,7 @@ def adapter_choice(
     trust: bool = False,
 ) -> AdapterChoice:
     """Return the adapters chosen by the options of a command."""
-    from kitchen.config.request import AdapterChoice
+    from kitchen.config.adapter_choice import AdapterChoice
 
     names = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
     return AdapterChoice(names, tuple(adapter_settings or ()), runs, trust)

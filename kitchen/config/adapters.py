@@ -9,14 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from kitchen.engine.observers import Observer
-from kitchen.engine.plan import Plan, check
-from kitchen.engine.runner import run
-from kitchen.engine.scope import Scope
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import (
     BlobStore,
@@ -27,8 +23,13 @@ from kitchen.ports import (
     TrainingClient,
 )
 from kitchen.ports.training import training_ports
-from kitchen.recipe import Recipe
 from kitchen.types import RunId
+
+if TYPE_CHECKING:
+    from kitchen.engine.observers import Observer
+    from kitchen.engine.plan import Plan
+    from kitchen.engine.scope import Scope
+    from kitchen.recipe import Recipe
 
 PORTS: Mapping[str, Any] = {
     "training": TrainingClient,
@@ -176,10 +177,14 @@ class Kitchen:
 
     def check(self, recipe: Recipe) -> Plan:
         """Return the plan of a recipe on these adapters, with its problems; nothing runs."""
+        from kitchen.engine.plan import check
+
         return check(recipe.workflow(), {**self.ports(), RunId: RunId("check")}, recipe.outputs)
 
     def cook(self, recipe: Recipe, *observers: Observer, name: str = "") -> Scope:
         """Run a recipe, or resume the run of this name from its last save point."""
+        from kitchen.engine.runner import run
+
         return run(
             recipe.workflow(),
             self.ports(),

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from kitchen.config.extras import install_command_for
+from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.errors import BackendError, ConfigError, KitchenError, did_you_mean
 from kitchen.recipe import Recipe
 from kitchen.stage import Stage, contract_of
@@ -39,13 +40,6 @@ class RecipeModule:
 
     name: str  # "recipes.sl_basic"
     summary: str  # the first line of its docstring, or why it cannot be read
-
-
-def add_cwd_to_path() -> None:
-    """Put the current folder first on the path, so that `recipes/mine.py` in it is found."""
-    folder = os.getcwd()
-    if sys.path[0] != folder:
-        sys.path.insert(0, folder)
 
 
 def check_not_shadowed() -> None:

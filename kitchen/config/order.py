@@ -50,3 +50,10 @@ class Order:
 def order_json(order: Order) -> dict[str, Any]:
     """Return an order as it is recorded in run.json."""
     return asdict(order)
+
+
+def nested_value(values: Any, key: str) -> Any:
+    """Return the value at a dotted key such as "rendering.max_tokens"."""
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else values
+    return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,17 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from kitchen.config.adapter_choice import AdapterChoice, store_settings
 from kitchen.config.adapters import (
-    DEFAULTS,
     PORT_TYPES,
     PORTS,
     Kitchen,
     adapter_class,
-    adapter_settings,
-    build,
 )
 from kitchen.config.discovery import (
-    add_cwd_to_path,
     build_workflow,
     find_recipe,
     import_path,
@@ -30,15 +26,13 @@ from kitchen.config.extras import check_installed
 from kitchen.config.order import Order
 from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import Setting, SettingSource, from_arguments, from_file
+from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.engine.plan import Plan, check
 from kitchen.engine.preview import verify
 from kitchen.errors import ConfigError, KitchenError, did_you_mean, exits_as_failures
-from kitchen.ports import BlobStore, blob_name
 from kitchen.recipe import Recipe
 from kitchen.types import RunId
 from kitchen.workflow import Step
-
-DEFAULT_RUNS_FOLDER = "runs"  # where runs are stored by default
 
 
 class Problems(KitchenError):
@@ -49,43 +43,6 @@ class Problems(KitchenError):
         self.problems = tuple(problems)
         # configuration errors have the lowest code and come first
         self.exit_code = min(problem.exit_code for problem in problems)
-
-
-@dataclass(frozen=True)
-class AdapterChoice:
-    """The adapters of a request: names, settings, and where runs are stored."""
-
-    names: Mapping[str, str | None]  # port to name; None: the default
-    settings: Sequence[str] = ()  # "training.device=cpu"
-    runs: str | None = None  # folder or URL
-    trust: bool = False  # whether the record of a run may name adapters that are not installed
-
-    def chosen(self) -> dict[str, str]:
-        """Return the name of the adapter of every port."""
-        names = {port: name for port, name in self.names.items() if name is not None}
-        if self.runs and "://" in self.runs:
-            return {**DEFAULTS, "blobs": "fsspec", **names}
-        return {**DEFAULTS, **names}
-
-    def store_options(self) -> str:
-        """Return the command-line options that find the store of runs again, or "".
-
-        `--set blobs.root=DIR` overrides `--runs`, as it does for the run itself.
-        """
-        roots = [
-            setting.value
-            for setting in from_arguments(self.settings)
-            if setting.keys == ("blobs.root",)
-        ]
-        options = {
-            "--runs": str(roots[-1]) if roots else self.runs,
-            "--blobs": self.names.get("blobs"),
-        }
-        return "".join(
-            f" {option} {shlex.quote(value)}"
-            for option, value in options.items()
-            if value is not None
-        )
 
 
 @dataclass(frozen=True)
@@ -186,41 +143,9 @@ def check_adapter(resolved: ResolvedRequest, port: str, name: str, runs: str | N
     cls = adapter_class(port, name)
     check_installed(port, name, cls)
     if port == "blobs":
-        settings = {**_store_settings(cls, runs), **resolved.adapter_settings.get(port, {})}
+        settings = {**store_settings(cls, runs), **resolved.adapter_settings.get(port, {})}
         if settings:
             resolved.adapter_settings[port] = settings
-
-
-def check_run_name(text: str) -> str:
-    """Return the name of a run as typed; raises ConfigError if no run can have it."""
-    try:
-        name = blob_name(text)
-    except ValueError:
-        name = ""
-    if not name or "/" in name:
-        raise ConfigError(
-            f"{text!r} cannot be the name of a run, which is the name of a folder, without '/'; "
-            "`kitchen runs` lists the names"
-        )
-    return name
-
-
-def open_blobs(adapter_choice: AdapterChoice) -> BlobStore:
-    """Build the blob store of the runs and no other adapter; raises ConfigError or BackendError."""
-    add_cwd_to_path()
-    name = adapter_choice.chosen()["blobs"]
-    cls = adapter_class("blobs", name)
-    check_installed("blobs", name, cls)
-    settings = {"blobs": _store_settings(cls, adapter_choice.runs)}
-    store: BlobStore = build("blobs", {"blobs": name}, settings)
-    return store
-
-
-def _store_settings(cls: Any, runs: str | None) -> dict[str, Any]:
-    """Return the folder of runs as a setting, if the store takes one or the user gave one."""
-    if runs is None and "root" not in adapter_settings(cls):
-        return {}
-    return {"root": runs or DEFAULT_RUNS_FOLDER}
 
 
 def _add_adapter_setting(settings: dict[str, dict[str, Any]], text: str) -> None:

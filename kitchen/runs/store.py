@@ -17,8 +17,9 @@ from kitchen.ports.blobs import BlobStore, BrowsableBlobs, sha256
 from kitchen.runs.jsonl import read_lines, with_nan, without_nan
 from kitchen.runs.lock import in_use
 
-# the beginning of run.json, with the digest of what follows
+# the beginning of run.json: the digest of what follows, and the summary for lists of runs
 _DIGEST = re.compile(rb'\{\n  "sha256": "([^"\n]*)",')
+_SUMMARY = re.compile(rb'\n  "summary": (\{[^\n]*\}),\n')
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # types of the values in run.json
 _RECORD_TYPES: Mapping[str, Any] = {
@@ -136,8 +137,11 @@ def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
 
 
 def write_run(blobs: BlobStore, run: str, record: Mapping[str, Any]) -> None:
-    """Write run.json, with the SHA-256 of what follows in its first line."""
-    body = json.dumps(without_nan(record), indent=2, default=str, allow_nan=False)[1:]
+    """Write run.json, with the SHA-256 of what follows in its first line, and then its summary."""
+    record = without_nan(record)
+    summary = json.dumps({"run": run, **_summarised(record)}, default=str, allow_nan=False)
+    rest = json.dumps(record, indent=2, default=str, allow_nan=False)[1:]
+    body = f'\n  "summary": {summary},{rest}'
     blobs.write(f"{run}/run.json", f'{{\n  "sha256": "{sha256(body)}",{body}'.encode())
 
 
@@ -166,7 +170,8 @@ def _parse_record(blobs: BlobStore, run: str, data: bytes) -> dict[str, Any]:
             "or renamed: its weights and save points are named by the run, so give the folder that "
             "name again"
         )
-    record.pop("sha256", None)
+    for key in ("sha256", "summary"):
+        record.pop(key, None)
     return dict(record)
 
 
@@ -241,19 +246,27 @@ def run_summary(blobs: BlobStore, run: str) -> RunSummary:
 
 
 def _summary(blobs: BlobStore, run: str, record: Mapping[str, Any]) -> RunSummary:
-    status = record["status"]
-    if status == "running" and not in_use(blobs, run):
-        status = "killed"
+    return _completed_summary(blobs, run, _summarised(record))
+
+
+def _summarised(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a record that lists of runs show."""
     attempts = record["attempts"]
-    return RunSummary(
-        id=run,
-        recipe=record["recipe"],
-        status=status,
-        started=attempts[0]["started"] if attempts else "",
-        seconds=sum(attempt.get("seconds", 0.0) for attempt in attempts),
-        metrics=with_nan(record["metrics"]),
-        reason=record.get("reason", ""),
-    )
+    return {
+        "recipe": record["recipe"],
+        "status": record["status"],
+        "started": attempts[0]["started"] if attempts else "",
+        "seconds": sum(attempt.get("seconds", 0.0) for attempt in attempts),
+        "metrics": record["metrics"],
+        "reason": record.get("reason", ""),
+    }
+
+
+def _completed_summary(blobs: BlobStore, run: str, stored: Mapping[str, Any]) -> RunSummary:
+    """Return a stored summary with what is only known now: whether a process uses the run."""
+    is_killed = stored["status"] == "running" and not in_use(blobs, run)
+    changed = {"status": "killed"} if is_killed else {}
+    return RunSummary(run, **{**stored, **changed, "metrics": with_nan(stored["metrics"])})
 
 
 def list_runs(blobs: BlobStore) -> Sequence[RunSummary]:
@@ -264,9 +277,27 @@ def list_runs(blobs: BlobStore) -> Sequence[RunSummary]:
 
 def _summary_or_reason(blobs: BlobStore, run: str, data: bytes) -> RunSummary:
     try:
+        stored = _stored_summary(run, data)
+        if stored is not None:
+            return _completed_summary(blobs, run, stored)
         return _summary(blobs, run, _parse_record(blobs, run, data))
     except (ConfigError, ValueError, KeyError, TypeError) as error:
         return RunSummary(run, "", "unreadable", "", 0.0, {}, str(error))
+
+
+def _stored_summary(run: str, data: bytes) -> dict[str, Any] | None:
+    """Return the summary that a record begins with; None if it has none, or it is not intact.
+
+    Reading the whole record of each of many runs would take several times as long.
+    """
+    digest = _DIGEST.match(data)
+    summary = digest and _SUMMARY.match(data, digest.end())
+    if not digest or not summary:
+        return None
+    if hashlib.sha256(data[digest.end() :]).hexdigest().encode() != digest[1]:
+        return None
+    stored = json.loads(summary[1])
+    return stored if stored.pop("run") == run else None
 
 
 def top_folders(blobs: BlobStore) -> Sequence[str]:

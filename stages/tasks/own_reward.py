@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kitchen.config.discovery import add_cwd_to_path, recipe_code_error
+from kitchen.config.discovery import recipe_code_error
+from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports import Dataset
 from kitchen.ports.datasets import Row

@@ -9,8 +9,9 @@ from io import StringIO
 from time import perf_counter
 
 from kitchen.cli.commands.check import CheckOptions, check
+from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.adapters import PORTS
-from kitchen.config.request import AdapterChoice, RunRequest, resolve_request
+from kitchen.config.request import RunRequest, resolve_request
 from tests.bench.outcome import ReportedMetric, Target, with_targets
 from tests.bench.quartiles import Quartiles
 from tests.bench.results import DROPPED, Options, Result

@@ -21,7 +21,7 @@ from kitchen.artifacts.open import (
 )
 from kitchen.cli.commands.errors import report_error
 from kitchen.cli.console import console
-from kitchen.config.request import AdapterChoice
+from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.errors import ConfigError, DataError, KitchenError, did_you_mean
 from kitchen.ports import Message, Sampler, Tokenizer
 from kitchen.secrets import printable

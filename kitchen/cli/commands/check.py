@@ -15,6 +15,7 @@ from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES, PORTS, adapter_class, required_ports
 from kitchen.config.discovery import import_path
+from kitchen.config.order import nested_value
 from kitchen.config.request import Problems, ResolvedRequest, RunRequest, resolve_request
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.preview import preview
@@ -155,13 +156,6 @@ def _print_changed_settings(out: Console, resolved: ResolvedRequest) -> None:
     rows = [(key, yaml_value(nested_value(values, key)), source) for key, source in changed]
     out.print()
     out.print(table(Table("Changed settings", ("setting", "value", "from"), tuple(rows))))
-
-
-def nested_value(values: Any, key: str) -> Any:
-    """Return the value at a dotted key such as "rendering.max_tokens"."""
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else values
-    return values
 
 
 def _users_of_ports(resolved: ResolvedRequest) -> Mapping[str, str]:

@@ -11,11 +11,11 @@ from typing import Any
 
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
+from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.adapters import adapter_class, build
-from kitchen.config.discovery import add_cwd_to_path
 from kitchen.config.extras import check_installed
-from kitchen.config.request import AdapterChoice
 from kitchen.config.splits import SplitRoles, assign_splits, is_held_out, shortened
+from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.errors import DataError
 from kitchen.ports import DatasetInfo, DatasetStore, StreamedRow
 from kitchen.types import Table

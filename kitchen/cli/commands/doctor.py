@@ -14,10 +14,12 @@ from kitchen.cli.commands.errors import all_reasons, reasons
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.commands.system_info import HubProbe, devices, disk, machine
 from kitchen.cli.console import console, table
+from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice
 from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, available, build
-from kitchen.config.discovery import add_cwd_to_path, find_recipe
+from kitchen.config.discovery import find_recipe
 from kitchen.config.extras import DISTRIBUTION, Extra, extra_for, extras, required_packages
-from kitchen.config.request import DEFAULT_RUNS_FOLDER, AdapterChoice, RunRequest, resolve_request
+from kitchen.config.request import RunRequest, resolve_request
+from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.errors import BackendError, KitchenError
 from kitchen.types import Table
 

@@ -8,8 +8,9 @@ from kitchen.artifacts.open import missing_run_hint, rendering_settings, resolve
 from kitchen.artifacts.weights import WeightsName
 from kitchen.cli.commands.run import OutputOptions, run
 from kitchen.cli.console import console
+from kitchen.config.adapter_choice import AdapterChoice, open_blobs
 from kitchen.config.discovery import find_recipe
-from kitchen.config.request import AdapterChoice, RunRequest, open_blobs
+from kitchen.config.request import RunRequest
 from kitchen.config.settings import nested_settings
 from kitchen.config.sources import Setting, from_mapping
 from kitchen.config.yaml import yaml_value

@@ -7,7 +7,7 @@ from pathlib import Path
 from kitchen.artifacts.open import open_weights
 from kitchen.artifacts.publish import require_export, write_chat_template
 from kitchen.cli.console import console
-from kitchen.config.request import AdapterChoice
+from kitchen.config.adapter_choice import AdapterChoice
 
 
 def export(weights: str, folder: Path, adapters: AdapterChoice, *, merged: bool) -> int:

@@ -8,8 +8,9 @@ from kitchen.cli.commands.errors import reasons
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, adapter_settings, available
-from kitchen.config.discovery import add_cwd_to_path, check_not_shadowed, recipe_modules
+from kitchen.config.discovery import check_not_shadowed, recipe_modules
 from kitchen.config.extras import extra_for, required_packages
+from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.errors import KitchenError
 from kitchen.types import Table
 

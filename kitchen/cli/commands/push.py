@@ -8,7 +8,7 @@ from dataclasses import replace
 from kitchen.artifacts.open import open_weights
 from kitchen.artifacts.publish import publish, require_export
 from kitchen.cli.console import console
-from kitchen.config.request import AdapterChoice
+from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.runs.logs import configure
 
 

@@ -16,16 +16,14 @@ from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, re
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import ConsoleObserver, clock, console
 from kitchen.cli.streams import drop_unread_output
+from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
 from kitchen.config.adapters import Kitchen
 from kitchen.config.discovery import build_workflow, find_recipe
 from kitchen.config.order import Order
 from kitchen.config.request import (
-    AdapterChoice,
     Problems,
     ResolvedRequest,
     RunRequest,
-    check_run_name,
-    open_blobs,
     resolve_adapters,
     resolve_request,
 )

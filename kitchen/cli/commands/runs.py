@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kitchen.cli.commands.check import nested_value
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import clock, console, table
-from kitchen.config.request import AdapterChoice, check_run_name, open_blobs
-from kitchen.config.yaml import yaml_value
+from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
+from kitchen.config.order import nested_value
 from kitchen.ports import BlobStore
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
 from kitchen.types import Table
@@ -98,6 +97,8 @@ def _outcome(summary: RunSummary, attempts: int, where: str) -> Table:
 
 
 def _settings(order: Mapping[str, Any]) -> Table:
+    from kitchen.config.yaml import yaml_value  # takes long to import, and the list needs none
+
     rows = [
         (key, yaml_value(nested_value(order["settings"], key)), source)
         for key, source in order["sources"].items()
@@ -106,6 +107,8 @@ def _settings(order: Mapping[str, Any]) -> Table:
 
 
 def _adapters(order: Mapping[str, Any]) -> Table:
+    from kitchen.config.yaml import yaml_value
+
     rows = []
     for port, name in order["adapters"].items():
         settings = order["adapter_settings"].get(port, {})

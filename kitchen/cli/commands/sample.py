@@ -15,7 +15,7 @@ from kitchen.artifacts.open import (
 )
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console
-from kitchen.config.request import AdapterChoice
+from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.secrets import printable
 from kitchen.types import Sampled
 

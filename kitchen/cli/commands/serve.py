@@ -9,8 +9,9 @@ from typing import Any
 
 from kitchen.cli.console import console
 from kitchen.cli.streams import drop_unread_output
+from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.extras import check_installed
-from kitchen.config.request import AdapterChoice, Problems, ResolvedRequest, resolve_adapters
+from kitchen.config.request import Problems, ResolvedRequest, resolve_adapters
 from kitchen.errors import BackendError, ConfigError
 from kitchen.recipe import Recipe
 from kitchen.runs.logs import configure

@@ -15,9 +15,16 @@ import pytest
 
 import kitchen
 from adapters.fake.blobs import FakeBlobs
-from kitchen.errors import ConfigError, KitchenError
+from kitchen.errors import ConfigError, KitchenError, QualityError
 from kitchen.runs.lock import InUse, in_use, lease
-from kitchen.runs.store import list_runs, read_journal, read_order, read_run, run_names
+from kitchen.runs.store import (
+    list_runs,
+    read_journal,
+    read_order,
+    read_run,
+    run_names,
+    run_summary,
+)
 from recipes.sl_basic import SlBasic
 from tests.support.commands import in_folder
 
@@ -72,6 +79,21 @@ def test_summaries_read_one_blob_a_run() -> None:
     assert set(blobs.reads) == {"one/run.json", "two/run.json"}
 
 
+def test_summaries_equal_those_of_whole_records() -> None:
+    blobs = FakeBlobs()
+    kitchen.run(SlBasic, settings=SETTINGS, training="fake", blobs=blobs, name="dish")
+    missed = {**SETTINGS, "evaluation.at_least": 1.0}
+    with pytest.raises(QualityError):
+        kitchen.run(SlBasic, settings=missed, training="fake", blobs=blobs, name="failed")
+    listed = list_runs(blobs)
+    assert [run.status for run in listed] == ["completed", "failed"]
+    assert listed == [run_summary(blobs, run.id) for run in listed]
+    for run in listed:  # without a digest, the whole record counts
+        record = {**read_run(blobs, run.id), "recipe": "recipes.other:Other"}
+        blobs.write(f"{run.id}/run.json", json.dumps(record).encode())
+    assert [run.recipe for run in list_runs(blobs)] == ["recipes.other:Other"] * 2
+
+
 def test_order_of_another_version_is_named(tmp_path: Path) -> None:
     with in_folder(tmp_path):
         kitchen.run(SlBasic, settings=SETTINGS, training="fake", name="dish")
@@ -100,7 +122,9 @@ def test_a_changed_record_is_named_and_listed(before: bytes, after: bytes) -> No
     [row] = list_runs(blobs)
     assert (row.id, row.status) == ("dish", "unreadable")
     blobs.write("dish/run.json", b"{" + changed)  # edited on purpose
-    assert read_run(blobs, "dish") == json.loads(b"{" + changed)
+    edited = json.loads(b"{" + changed)
+    del edited["summary"]
+    assert read_run(blobs, "dish") == edited
 
 
 @pytest.mark.parametrize("claim", [b"", b"{}", b"[1]", b"\xff", b'{"host": 1}', b'{"pid": "x"'])
