@@ -114,6 +114,25 @@ def test_a_judge_and_a_policy_learn_from_ranked_samples(
     )
 
 
+def share_of_braces(answer: str, completion: str) -> float:
+    """Return the share of an answer's characters that are in the completion of the row."""
+    return sum(letter in completion for letter in answer) / max(len(answer), 1)
+
+
+def test_samples_are_ranked_by_a_reward_of_the_users(blobs: FakeBlobs) -> None:
+    seen = cook(
+        blobs,
+        "by-name",
+        dataset="right",
+        reward=f"{__name__}:share_of_braces",
+        ranking={"tries": 8},
+        steps=2,
+    )
+    assert seen.series("data/comparisons")[0] > 0
+    assert seen.series("held/judge_accuracy")[0] > 0.8
+    assert all(0 < reward < 1 for reward in seen.series("true_reward"))
+
+
 def test_a_bigram_judge_of_letters_learns_nothing(
     blobs: FakeBlobs,
 ) -> None:
