@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 
@@ -80,7 +81,7 @@ class PagedDecoder:
         self._tokens = torch.zeros(size, dtype=torch.int64, device=device)
         # token, log-probability and status
         self._results = torch.zeros(3, size, dtype=torch.float64, device=device)
-        on_host = {"dtype": torch.float64, "pin_memory": device.type == "cuda"}
+        on_host: dict[str, Any] = {"dtype": torch.float64, "pin_memory": device.type == "cuda"}
         self._host_controls = torch.ones(len(CONTROLS), size, **on_host)
         self._host_results = torch.zeros(3, size, **on_host)
         positions = torch.arange(self.table.width * PAGE, device=device)

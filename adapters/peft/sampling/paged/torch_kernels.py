@@ -20,7 +20,8 @@ class TorchKernels:
             x.copy_(x + _whole(added))
         wide = x.to(_accum_dtype(x))
         scale = (wide.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
-        return (wide * scale * norm.weight).to(x.dtype)
+        normed: torch.Tensor = (wide * scale * norm.weight).to(x.dtype)
+        return normed
 
     def rope_and_store(
         self, qkv: Product, heads: HeadLayout, batch: Batch, pages: torch.Tensor
@@ -49,7 +50,8 @@ class TorchKernels:
         visible = (slot < prompt) | ((slot >= start) & (slot <= end))
         scores = grouped @ keys.transpose(2, 3) * heads.scale
         scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
-        return (torch.softmax(scores, -1) @ values).to(query.dtype).view(count, -1)
+        attended: torch.Tensor = torch.softmax(scores, -1) @ values
+        return attended.to(query.dtype).view(count, -1)
 
     def swiglu(self, gate_up: Product) -> torch.Tensor:
         gate, up = _whole(gate_up).chunk(2, -1)
@@ -67,7 +69,9 @@ def _whole(product: Product) -> torch.Tensor:
     if product.low_rank is None or product.b is None:
         return whole.clone() if whole is product.out else whole
     low_rank, b = product.low_rank.to(whole.dtype), product.b.to(whole.dtype)
-    pairs = zip(low_rank.split(product.rank, 1), b.split(product.parts, 1), strict=True)
+    pairs = zip(
+        torch.split(low_rank, product.rank, 1), torch.split(b, list(product.parts), 1), strict=True
+    )
     return whole + torch.cat([part @ columns for part, columns in pairs], 1)
 
 
