@@ -473,7 +473,7 @@ class KtoLoss:
         value = float(costs @ one_minus_v)
         metrics = {
             "loss:sum": value,
-            "kl_strangers:sum": kl,
+            "kl_mismatched:sum": kl,
             "margin:sum": float(weights @ margins),
             "accuracy:sum": float(weights @ (margins > 0)),
             **self._rewards(rewards, signs),

@@ -86,7 +86,7 @@ def test_value_and_gradient_of_kto(shift: float) -> None:
     expected, kl = expected_loss(nats)
     assert (kl > 0) == (shift > 0)
     assert value == pytest.approx(expected, rel=1e-6)
-    assert metrics["kl_strangers:sum"] == pytest.approx(kl)
+    assert metrics["kl_mismatched:sum"] == pytest.approx(kl)
     for at, gradient in enumerate(gradients):
         for place in range(len(gradient)):
             moved = [[each.copy() for each in nats] for _ in range(2)]
@@ -343,7 +343,7 @@ def test_mismatched_answers_are_of_another_prompt() -> None:
         ]
     )
     assert (
-        KtoLoss()(idle, [np.full(len(datum.tokens), -1.0) for datum in idle])[2]["kl_strangers:sum"]
+        KtoLoss()(idle, [np.full(len(datum.tokens), -1.0) for datum in idle])[2]["kl_mismatched:sum"]
         == 0.0
     )
 

@@ -17,8 +17,8 @@ MIN_TABLE = 8  # pages per row
 class RowTable:
     """Rows, each with a prompt and the pages of its completion.
 
-    Each step advances all rows by one slot, on the device by itself. The device is told of all
-    other changes before the next step.
+    The device itself advances all rows by one slot per step. All other changes are copied to it
+    before the next step.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -46,7 +46,7 @@ def batch_of(rows: Array, targets_per_position: int) -> MicroBatch:
     return MicroBatch((0,), layout, slots, targets, torch.from_numpy(rows), places, places)
 
 
-def slopes(scored: slice, logprobs: Array) -> Array:
+def loss_gradient(scored: slice, logprobs: Array) -> Array:
     """d loss / d logprob for a loss of sum of (i + 1) · logprob², where i counts positions."""
     return 2.0 * logprobs * (np.arange(scored.start, scored.stop)[:, None] + 1)
 
@@ -65,7 +65,7 @@ def test_logprobs_and_gradients_match_autograd(
     [gradient] = torch.autograd.grad((counts * expected.square()).sum(), states)
     frozen = FrozenHeadScore(TorchLogitKernels(), chunk_rows)
     given: Any = linear, states.detach(), batch, torch.float64
-    output = frozen(*given, slopes)
+    output = frozen(*given, loss_gradient)
     np.testing.assert_allclose(output.logprobs, expected.detach().numpy(), rtol=1e-12)
     assert output.dstates is not None
     torch.testing.assert_close(output.dstates, gradient, rtol=1e-11, atol=1e-12)
