@@ -19,7 +19,7 @@ from adapters.peft.model.varlen_attention import FlashKernel, VarlenAttention, h
 
 @dataclass(frozen=True)
 class LayerKernels:
-    """How a layer computes its matrix products, its attention, and what lies between them."""
+    """Kernels of a layer: matrix products, attention and the elementwise operations between."""
 
     linear: Callable[[Sequence[nn.Linear | LoraLinear]], FusedLinear]  # layers with the same input
     elementwise: Elementwise

@@ -343,7 +343,9 @@ def test_mismatched_answers_are_of_another_prompt() -> None:
         ]
     )
     assert (
-        KtoLoss()(idle, [np.full(len(datum.tokens), -1.0) for datum in idle])[2]["kl_mismatched:sum"]
+        KtoLoss()(idle, [np.full(len(datum.tokens), -1.0) for datum in idle])[2][
+            "kl_mismatched:sum"
+        ]
         == 0.0
     )
 

@@ -103,7 +103,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """Return the identity of the memory that a tensor views."""
+    """Return the identity of the memory that a tensor views; oneDNN's tensors have no storage."""
+    if tensor.is_mkldnn:
+        return id(tensor)
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -142,7 +142,7 @@ def gradient(session: PeftSession, *calls: list[Datum]) -> dict[str, Array]:
             if parameter.grad is not None
         }
     ).result()
-    return {name: tensor.numpy() for name, tensor in got.items()}
+    return {name: tensor.cpu().numpy() for name, tensor in got.items()}
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
