@@ -93,12 +93,12 @@ def test_weights_and_active_keys_are_read_once_a_token(setup: Setup) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_dry_run_measures_all_rows(tmp_path: Path) -> None:
+def test_a_dry_run_measures_its_rows(tmp_path: Path) -> None:
     pytest.importorskip("trl")
-    environ = {**os.environ, "KITCHEN_GPU_DRY": "1", "KITCHEN_GPU_SECONDS": "3500"}
+    rows = ["dpo_1b", "decoding_1b", "full_1b"]
+    environ = {**os.environ, "KITCHEN_GPU_DRY": "1", "KITCHEN_GPU_SECONDS": "1700"}
     done = subprocess.run(
-        [ROOT / "tests/bench/gpu.sh"],
+        [ROOT / "tests/bench/gpu.sh", *rows],
         env={**environ, "OUT": str(tmp_path), "KITCHEN_GPU_WHEELS": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -106,11 +106,8 @@ def test_a_dry_run_measures_all_rows(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     records = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
-    assert [record["row"] for record in records] == list(ROWS)
-    assert all(record["sound"] for record in records if "sound" in record)
-    not_measured = [record["row"] for record in records if "not_measured" in record]
-    assert not_measured == ["sft_8b_4bit", "full_1b"]
-    for name in ("sft_8b", "sampling_1b", "sampling_8b", "decoding_1b"):
-        record = records[list(ROWS).index(name)]
-        assert record["sides"]["kitchen"]["tokens_per_second"]["median"] > 0
-    assert (tmp_path / "profile-sampling_1b.txt").stat().st_size > 0
+    assert [record["row"] for record in records] == rows
+    dpo, decoding, full = records
+    assert dpo["sound"]
+    assert decoding["sides"]["kitchen"]["tokens_per_second"]["median"] > 0
+    assert "not_measured" in full
