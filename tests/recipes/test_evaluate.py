@@ -38,7 +38,7 @@ DATA = FakeDatasets(
     {
         "chats": {"train": chats("{}", 8), "held": chats("{}", 4), "hard": chats('{"a": 1}', 3)},
         "alone": {"train": chats("{}", 9)},
-        "texts": {"train": chats("no json", 3)},
+        "texts": {"train": [*chats("no json", 2), *chats("no json at all", 1)]},
         "many": {"held": chats("{}", 40), "other": chats("{}", 2)},
         "sums": {
             "train": chats("=4", 8),
@@ -85,7 +85,7 @@ def measure(
 def test_all_splits_but_train_are_scored_with_intervals(blobs: FakeBlobs) -> None:
     metrics = measure(blobs, "all")
     assert (metrics["held/exact_match"], metrics["hard/exact_match"]) == (1.0, 0.0)
-    assert metrics["held/exact_match_low"] == pytest.approx(4 / (4 + 1.96**2), abs=1e-3)
+    assert metrics["held/exact_match_low"] == pytest.approx(0.025 ** (1 / 4))
     assert metrics["held/field_f1"] == 1.0
     assert metrics["held/field_f1_low"] == metrics["held/exact_match_low"]
     assert not any(key.startswith("train/") for key in metrics)
@@ -155,9 +155,8 @@ def test_the_loss_weighs_tokens_alike_and_resamples_rows(blobs: FakeBlobs) -> No
         for n in (1, 8)
     ]
     assert metrics["both/loss"] == pytest.approx((2 * alone[0] + 9 * alone[1]) / 11, rel=1e-6)
-    assert [metrics["both/loss_low"], metrics["both/loss_high"]] == pytest.approx(
-        sorted(alone), rel=1e-6
-    )
+    assert 0 <= metrics["both/loss_low"] <= min(alone)
+    assert metrics["both/loss_high"] >= max(alone)
 
 
 def test_answers_may_be_compared_as_mathematics(blobs: FakeBlobs) -> None:

@@ -48,7 +48,9 @@ LIGHT = (
     "list",
     "describe recipes.sl_basic",
     "runs",
-    "run recipes.sl_basic --training fake reading.limit=40 max_steps=2 evaluation.max_tokens=4",
+)
+FAKE_RUN = (
+    "run recipes.sl_basic --training fake reading.limit=40 max_steps=2 evaluation.max_tokens=4"
 )
 
 
@@ -73,9 +75,12 @@ def test_help_imports_little(tmp_path: Path) -> None:
 
 
 def test_commands_without_a_model_import_nothing_heavy(tmp_path: Path) -> None:
-    modules = imported(tmp_path, *LIGHT)
-    assert "pydantic" in modules
-    assert modules.isdisjoint(HEAVY)
+    assert imported(tmp_path, *LIGHT).isdisjoint(HEAVY)
+
+
+def test_a_run_on_the_fake_imports_scipy_only(tmp_path: Path) -> None:
+    modules = imported(tmp_path, FAKE_RUN)
+    assert modules & HEAVY == {"scipy"}, "for the intervals of its evaluation"
 
 
 def test_custom_recipes_and_stages_run_beside_ours(folder: Path) -> None:

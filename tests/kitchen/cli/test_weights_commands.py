@@ -151,14 +151,16 @@ def test_an_unknown_plain_name_is_no_run_and_no_model() -> None:
 
 
 def test_an_adapter_that_was_an_object_must_be_named(here: Path) -> None:
-    record = json.loads((here / "runs/dish/run.json").read_text())
+    path = here / "runs/dish/run.json"
+    before = path.read_text()
+    record = json.loads(before)
     record["order"]["objects"] = ["hub", "datasets"]
-    (here / "runs/lent").mkdir()
-    for path in (here / "runs/dish").glob("*.jsonl"):
-        (here / "runs/lent" / path.name).write_bytes(path.read_bytes())
-    (here / "runs/lent/run.json").write_text(json.dumps(record))
-    assert "--hub NAME" in output(2, "push", "lent", "me/soup")
-    shown = invoke("sample", "lent", "?", *GREEDY, "--hub", "fake").stdout
+    path.write_text(json.dumps(record))
+    try:
+        assert "--hub NAME" in output(2, "push", "dish", "me/soup")
+        shown = invoke("sample", "dish", "?", *GREEDY, "--hub", "fake").stdout
+    finally:
+        path.write_text(before)
     assert shown == "fine\n", "sampling needs no data sets"
 
 
@@ -195,7 +197,7 @@ def test_an_evaluation_is_a_run_with_intervals() -> None:
     found: dict[str, Any] = json.loads(invoke(*command).stdout)
     assert found["status"] == "completed"
     assert found["metrics"]["test/exact_match"] == 1.0
-    assert found["metrics"]["test/exact_match_low"] == pytest.approx(0.4385, abs=1e-4)
+    assert found["metrics"]["test/exact_match_low"] == pytest.approx(0.025 ** (1 / 3))
     lines = Path(found["where"], "samples.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert [(row["set"], row["prompt"], row["text"]) for row in rows] == [("test", "?", "fine")] * 3
@@ -216,7 +218,7 @@ def test_an_evaluation_renders_as_the_run_was_trained() -> None:
 def test_a_single_split_is_evaluated_with_a_warning() -> None:
     shown = output(0, "eval", "dish", "--dataset", "one_split.jsonl", *AS_TEXT)
     assert "12 of 12; no split is held out" in shown
-    assert "1.000 [0.758, 1.000]" in shown
+    assert "1.000 [0.735, 1.000]" in shown
 
 
 def test_mistakes_of_an_evaluation_are_named() -> None:

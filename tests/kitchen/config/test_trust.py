@@ -36,9 +36,7 @@ Edit = Callable[..., None]
 @pytest.fixture
 def edit(tmp_path: Path) -> Any:
     """A run "dish" in the current folder, and a function that edits the order in its record."""
-    for file in ("mine.py", "runs/dish/mine.py"):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(ADAPTER)
+    (tmp_path / "mine.py").write_text(ADAPTER)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "?", "completion": "fine"}\n' * 12)
     record = tmp_path / "runs/dish/run.json"
 
@@ -56,6 +54,7 @@ def edit(tmp_path: Path) -> Any:
         settings = ("dataset=rows.jsonl", "reading.held_out_rows=1", "batch_size=1")
         options = ("--training", "fake", "--hub", "local", "--name", "dish")
         output(0, "run", "recipes.sl_basic", *settings, *options)
+        (tmp_path / "runs/dish/mine.py").write_text(ADAPTER)
         yield edit_order
 
 
