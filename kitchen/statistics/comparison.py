@@ -157,7 +157,7 @@ def compare_paired(
     one, other = checked_pair(first, second, bounds=bounds)
     ratio = Ratio.difference(one, other, sizes, second_sizes)
     if clusters is not None and ratio.grouped(clusters).units == len(one):
-        clusters = None  # each item is a cluster of its own
+        clusters = None  # each item is one cluster
     of_second = sizes if second_sizes is None else second_sizes
     means = (
         interval(one, sizes, clusters=clusters, bounds=bounds, confidence=confidence),

@@ -40,18 +40,6 @@ class LogitKernels(Protocol):
         ...
 
 
-class TorchLogitKernels:
-    """The kernels in plain operations, on any device."""
-
-    def logsumexp(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).logsumexp(-1)
-
-    def softmax_gradient_(
-        self, logits: torch.Tensor, lse: torch.Tensor, totals: torch.Tensor
-    ) -> None:
-        logits.copy_((logits - lse[:, None]).exp() * -totals[:, None])
-
-
 class FrozenHeadScore:
     """`score` for a plain linear head that is not trained."""
 

@@ -1,6 +1,6 @@
 """GPU benchmarks within a time limit: `python -m tests.bench.gpu [ROW...]`.
 
-Each row runs in a process of its own, with a time limit of its own, and appends a JSON line to the
+Each row runs in a separate process with its own time limit, and appends a JSON line to the
 result file. Rows that were measured at the same commit on the same device are skipped.
 
 Environment variables: KITCHEN_GPU_SECONDS, the time of all rows; KITCHEN_GPU_DRY=1, tiny models on

@@ -28,7 +28,7 @@ class ProfiledTurns:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        # the engine computes in a thread of its own
+        # the engine computes in a separate thread
         config = _ExperimentalConfig(profile_all_threads=True)
         self.profiler: Any = profile(activities=activities, experimental_config=config)
 

@@ -1,4 +1,4 @@
-"""One row in a process of its own: `python -m tests.bench.gpu.row NAME FOLDER OUT`.
+"""One row in a separate process: `python -m tests.bench.gpu.row NAME FOLDER OUT`.
 
 The name `models-8b-1b` writes the models of these sizes.
 """

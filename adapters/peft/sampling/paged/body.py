@@ -97,7 +97,7 @@ class PagedBody:
         return self._decoder.pages.read(*table.sequence(row))
 
     def _read(self, prompts: dict[bytes, Tokens]) -> None:
-        """Read prompts into pages of their own."""
+        """Read prompts into new pages."""
         pages = self._decoder.pages
         counts = [-(-len(prompt) // PAGE) for prompt in prompts.values()]
         pages.reserve(sum(counts))

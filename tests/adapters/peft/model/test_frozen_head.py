@@ -13,12 +13,12 @@ from adapters.peft.batching.micro_batch import MicroBatch
 from adapters.peft.batching.packed_layout import build_layout
 from adapters.peft.model.frozen_head import (
     FrozenHeadScore,
-    TorchLogitKernels,
     choose_score,
     sum_equal_targets,
 )
 from adapters.peft.model.logprob_head import score
 from kitchen.types import Array
+from tests.support.torch_kernels import TorchLogitKernels
 
 CPU = torch.device("cpu")
 VOCABULARY, WIDTH, STATES = 50, 6, 11

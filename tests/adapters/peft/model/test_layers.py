@@ -18,8 +18,9 @@ from adapters.peft.model.layer_kernels import LayerKernels
 from adapters.peft.model.linear import FusedLinear, make_contiguous
 from adapters.peft.model.lora import LoraAdapter, LoraLinear
 from adapters.peft.model.packed_lora import PackedLoraLinear
-from adapters.peft.model.varlen_attention import TorchKernel, VarlenAttention
+from adapters.peft.model.varlen_attention import VarlenAttention
 from kitchen.types import Array, Lora
+from tests.support.torch_kernels import TorchKernel
 
 RNG = np.random.default_rng(2)
 START = RNG.integers(0, 90, 30)

@@ -10,7 +10,7 @@ import os
 import pytest
 import torch
 
-from adapters.peft.model.frozen_head import TorchLogitKernels
+from tests.support.torch_kernels import TorchLogitKernels
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

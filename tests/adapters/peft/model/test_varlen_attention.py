@@ -10,12 +10,12 @@ import torch
 from adapters.peft.batching.packed_layout import PackedLayout, build_layout
 from adapters.peft.model.varlen_attention import (
     FlashKernel,
-    TorchKernel,
     VarlenAttention,
     VarlenKernel,
     has_flash_kernel,
 )
 from tests.support.attention_cases import CASES, START, inputs, plain, sequences
+from tests.support.torch_kernels import TorchKernel
 
 CPU = torch.device("cpu")
 SCALE = 0.3
