@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from time import monotonic
 
@@ -96,10 +97,17 @@ def test_weights_and_active_keys_are_read_once_a_token(setup: Setup) -> None:
 def test_a_dry_run_measures_its_rows(tmp_path: Path) -> None:
     pytest.importorskip("trl")
     rows = ["dpo_1b", "decoding_1b", "full_1b"]
-    environ = {**os.environ, "KITCHEN_GPU_DRY": "1", "KITCHEN_GPU_SECONDS": "1700"}
+    environ = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "KITCHEN_GPU_DRY": "1",
+        "KITCHEN_GPU_SECONDS": "1700",
+        "KITCHEN_GPU_WHEELS": str(tmp_path),
+        "OUT": str(tmp_path),
+    }
     done = subprocess.run(
         [ROOT / "tests/bench/gpu.sh", *rows],
-        env={**environ, "OUT": str(tmp_path), "KITCHEN_GPU_WHEELS": str(tmp_path)},
+        env=environ,
         capture_output=True,
         text=True,
         check=False,
