@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Sequence
@@ -76,29 +75,47 @@ def _text(
         return None
 
 
-def missing_text(content: str, rendered: str) -> str:
+def missing_text(content: str, rendered: str, *, as_json: bool = False) -> str:
     """Return what a rendered text lacks of the content of a message; empty if it has all of it.
 
-    White space does not count, nor the tags around a thought, which templates may write anew.
+    White space at the ends does not count, nor the tags around a thought, which templates may
+    write anew. With `as_json`, the content may be escaped as in JSON.
     """
-    target = _squeeze(rendered)
-    if _squeeze(content) in target:
+    if _end_of(content, rendered, 0, as_json) is not None:
         return ""
+    at = 0
     for part in _THOUGHT_TAGS.split(content):
-        if not _is_in(part, target):
-            lines = [line for line in part.splitlines() if not _is_in(line, target)]
+        end = _end_of(part, rendered, at, as_json)
+        if end is None:
+            lines = [line for line in part.splitlines() if line.strip() not in rendered[at:]]
             return "\n".join(lines).strip() or part.strip()
+        at = end
     return ""
 
 
-def _is_in(text: str, target: str) -> bool:
-    """Return whether a text is in another one: as it is, or escaped for JSON or HTML."""
-    forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
-    return any(_squeeze(form) in target for form in (*forms, html.escape(text)))
+def _end_of(text: str, rendered: str, start: int, as_json: bool) -> int | None:
+    """Return where a text, without white space at its ends, ends in another one, if it is there."""
+    text = text.strip()
+    forms = [text]
+    if as_json:
+        forms += [json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1]]
+    for form in forms:
+        at = rendered.find(form, start)
+        if at >= 0:
+            return at + len(form)
+    return None
 
 
-def _squeeze(text: str) -> str:
-    return "".join(text.split()).casefold()
+def padded_answer(content: str) -> str:
+    """Return the answer in a message, without its thought, if white space is at its ends; else "".
+
+    Line breaks between a thought and the answer do not count: templates write them anew.
+    """
+    *thought, answer = _THOUGHT_TAGS.split(content)
+    if thought:
+        answer = answer.lstrip("\r\n")
+    is_padded = bool(answer.strip()) and answer != answer.strip()
+    return answer if is_padded else ""
 
 
 def short(text: str) -> str:

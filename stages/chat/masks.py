@@ -15,8 +15,9 @@ from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Mask, Tokens
 from stages.chat.conversations import Conversation
 from stages.chat.joining import encode_continuation, starts_with
-from stages.chat.left_out import missing_text, short
-from stages.chat.messages import message_to_dict
+from stages.chat.left_out import missing_text, padded_answer, short
+from stages.chat.messages import Message, message_to_dict
+from stages.chat.row_fields import REASONING
 from stages.chat.template import render_by_template, text_by_template
 
 TrainOn = Literal[
@@ -48,6 +49,7 @@ class MaskedTokens:
     tokens: Tokens  # (T,)
     trained: Mask  # (T,)
     endless: int = 0  # trained-on answers that the template does not end with a stop token
+    stripped: int = 0  # trained-on answers that lose white space at their ends
     split: bool = False  # a prefix for one turn, because the template rewrites earlier messages
 
 
@@ -172,7 +174,7 @@ def _masked(
     """Mask the first len(selected) messages; None if a rendered prefix does not start them."""
     tokens = prefixes.tokens(len(selected))
     spans: list[tuple[int, int]] = []
-    endless = 0
+    endless = stripped = 0
     for first, after in _runs(conversation, selected):
         is_assistant = conversation.messages[first].role == "assistant"
         through = prefixes.tokens(after)
@@ -192,16 +194,17 @@ def _masked(
             tokens = through
         if not starts_with(tokens, through[:end]):
             return None
-        check_written(conversation, prefixes, (first, after), tokens[len(before) : end], tokenizer)
+        written = tokens[len(before) : end]
+        stripped += check_written(conversation, prefixes, (first, after), written, tokenizer)
         spans.append((len(before), end))
-    return _masked_tokens(tokens, spans, endless)
+    return MaskedTokens(tokens, _mask(tokens, spans), endless, stripped)
 
 
-def _masked_tokens(tokens: Tokens, spans: Sequence[tuple[int, int]], endless: int) -> MaskedTokens:
+def _mask(tokens: Tokens, spans: Sequence[tuple[int, int]]) -> Mask:
     trained = np.zeros(len(tokens), bool)
     for start, end in spans:
         trained[start:end] = True
-    return MaskedTokens(tokens, trained, endless)
+    return trained
 
 
 def _masked_answer(
@@ -215,14 +218,16 @@ def _masked_answer(
         tokens = np.concatenate([before, encode_continuation(answer, tokenizer)])
     stop = _first_stop(conversation, index, tokens[len(before) :], tokenizer)
     end = len(tokens) if stop is None else len(before) + stop + 1
-    check_written(conversation, prefixes, (index, index + 1), tokens[len(before) : end], tokenizer)
+    written = tokens[len(before) : end]
+    stripped = check_written(conversation, prefixes, (index, index + 1), written, tokenizer)
     if stop is None:
         later = _with_later_stop(conversation, prefixes, index + 1, tokenizer)
         closing = later[len(prefixes.tokens(index + 1)) :]
         tokens = np.concatenate([tokens, closing])
         end = len(tokens)
         stop = len(closing) or None
-    return _masked_tokens(tokens, [(len(before), end)], int(stop is None))
+    mask = _mask(tokens, [(len(before), end)])
+    return MaskedTokens(tokens, mask, int(stop is None), stripped)
 
 
 def _answer_text(conversation: Conversation, prefixes: Prefixes, index: int) -> str:
@@ -266,26 +271,50 @@ def check_written(
     run: tuple[int, int],
     trained: Tokens,
     tokenizer: Tokenizer,
-) -> None:
-    """Raise MaskError if the template leaves out a part of messages that are trained on."""
-    first, after = run
+) -> int:
+    """Return how many answers of a run lose white space at their ends.
+
+    Raises MaskError if the template changes or leaves out text of messages that are trained on.
+    """
     written = tokenizer.decode(trained)
-    for index in range(first, after):
-        content = conversation.messages[index].content
-        if not missing_text(content, written):
-            continue
-        # special tokens and normalisers: the tokens may have another text than they encode
-        text = prefixes.text(after)
-        start = _common_length(prefixes.text(first, True), text) if first else 0
-        missing = missing_text(content, text[start:])
-        if missing:
-            raise MaskError(
-                f"{conversation.where}: the chat template leaves out a part of message {index} "
-                f"({conversation.messages[index].role}), which is trained on: {short(missing)}. "
-                "Remove it from the row, or set a template that writes it "
-                "(rendering.template=FILE)",
-                index,
-            )
+    stripped = 0
+    for index in range(*run):
+        message = conversation.messages[index]
+        is_answer = message.role == "assistant"
+        as_json = not is_answer or "tool_calls" in message.fields
+        for part in _texts(message):
+            # special tokens and normalisers: the tokens may have another text than they encode
+            if missing_text(part, written, as_json=as_json):
+                text = _text_of_run(prefixes, run)
+                if missing := missing_text(part, text, as_json=as_json):
+                    raise _changed(conversation, index, missing)
+        if is_answer and (padded := padded_answer(message.content)):
+            stripped += padded not in _text_of_run(prefixes, run)
+    return stripped
+
+
+def _text_of_run(prefixes: Prefixes, run: tuple[int, int]) -> str:
+    """Return what the template writes for a run of messages."""
+    first, after = run
+    text = prefixes.text(after)
+    return text[_common_length(prefixes.text(first, True), text) :] if first else text
+
+
+def _texts(message: Message) -> list[str]:
+    """Return the texts of a message: its thought, its content and the names of its calls."""
+    thoughts = [message.fields[name] for name in REASONING if name in message.fields]
+    calls = [call["function"]["name"] for call in message.fields.get("tool_calls", ())]
+    return [*thoughts[:1], message.content, *calls]
+
+
+def _changed(conversation: Conversation, index: int, missing: str) -> MaskError:
+    return MaskError(
+        f"{conversation.where}: the chat template leaves out or changes a part of message {index} "
+        f"({conversation.messages[index].role}), which is trained on: {short(missing)}. "
+        "Remove it from the row, or set a template that writes it as it is "
+        "(rendering.template=FILE)",
+        index,
+    )
 
 
 def _runs(conversation: Conversation, selected: MessageMask) -> list[tuple[int, int]]:

@@ -24,6 +24,7 @@ from stages.chat.masks import (
     MaskedTokens,
     MaskError,
     MessageMask,
+    Prefixes,
     TrainOn,
     check_written,
     mask_conversation,
@@ -65,6 +66,9 @@ class RenderCounts:
     split_rows: int = 0
     endless: int = 0  # trained-on answers that the template does not end with a stop token
     empty_answers: int = 0  # assistant messages without text
+    # trained-on answers that lose white space at their ends to the template; reported if there are
+    # any
+    stripped_answers: int = 0
     # right answers besides the first of a row, which are not trained on; reported if there are any
     other_answers: int = 0
     # rows whose tools are in the system message, because the template has no place for tools;
@@ -79,7 +83,7 @@ class RenderCounts:
     def reported(self) -> dict[str, int]:
         """Return the counts by name, without those that are rarely other than 0 if they are 0."""
         counts: dict[str, int] = {count.name: getattr(self, count.name) for count in fields(self)}
-        for name in ("other_answers", "tools_in_system_message"):
+        for name in ("stripped_answers", "other_answers", "tools_in_system_message"):
             if not counts[name]:
                 del counts[name]
         return counts
@@ -140,7 +144,7 @@ class RenderDataset(Stage, PromptRendering):
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
         data = RenderedDatums(rows.conversations, tokenizer, self)
         data.check_text()
-        if note := self._endless(rows, data.counts):
+        for note in self._notes(rows, data):
             log.warning(note)
         return TrainData(data, data.counts, data.first_empty), data.counts.metrics()
 
@@ -159,20 +163,33 @@ class RenderDataset(Stage, PromptRendering):
         size = EpochSize(data.counts.datums, "datums", data.counts.tokens)
         table = token_table("The first datum", [MarkedTokens.of_datum(data[0])], tokenizer)
         counts = TrainData(data, data.counts, data.first_empty).table()
-        if note := self._endless(rows, data.counts):
-            counts = replace(counts, rows=(*counts.rows, ("note", note)))
-        return size, table, counts
+        notes = tuple(("note", note) for note in self._notes(rows, data))
+        return size, table, replace(counts, rows=(*counts.rows, *notes))
+
+    def _notes(self, rows: TrainRows, data: RenderedDatums) -> list[str]:
+        """Return sentences on answers that are not trained on as they should be."""
+        counts = data.counts
+        notes = [self._endless(rows, counts)] if counts.endless else []
+        if counts.stripped_answers:
+            notes.append(stripped_note(counts.stripped_answers, data.first_stripped))
+        return notes
 
     def _endless(self, rows: TrainRows, counts: RenderCounts) -> str:
-        """Return a sentence if answers end with no stop token; else ""."""
-        if not counts.endless:
-            return ""
         answers = sum(sum(trained_messages(row, self.train_on)) for row in rows.conversations)
         return (
             f"{counts.endless} of {answers} answers end with no stop token, so the model does not "
             "learn to stop: the chat template writes none after them; end answers in the template "
             "with a token of eos_token_id in generation_config.json"
         )
+
+
+def stripped_note(count: int, first: str) -> str:
+    """Return a sentence on answers that lose white space, with the place of the first."""
+    return (
+        f"the chat template strips white space at the ends of {count} answers (the first: "
+        f"{first}), which may be the indentation of code; set a template that writes answers as "
+        "they are (rendering.template=FILE)"
+    )
 
 
 class RenderedDatums(Sequence[Datum]):
@@ -195,6 +212,7 @@ class RenderedDatums(Sequence[Datum]):
         self._cached: list[tuple[Datum, ...]] = []
         self.counts = RenderCounts()
         self.first_empty = ""  # place of the first row with an empty answer
+        self.first_stripped = ""  # place of the first row with an answer that is stripped
         self._has_text = False  # some text is trained on, not only stop tokens
         tokens_left = cached_tokens
         for conversation in rows:
@@ -202,6 +220,8 @@ class RenderedDatums(Sequence[Datum]):
             self.counts += row.counts
             if row.counts.empty_answers and not self.first_empty:
                 self.first_empty = conversation.where
+            if row.counts.stripped_answers and not self.first_stripped:
+                self.first_stripped = conversation.where
             self._has_text = self._has_text or _trains_text(conversation, render.train_on)
             self._ends.append(self.counts.datums)
             tokens_left -= row.counts.tokens + ROW_OVERHEAD_TOKENS
@@ -337,6 +357,7 @@ def _count(
         split_rows=int(any(sequence.split for sequence in sequences)),
         endless=sum(sequence.endless for sequence in sequences),
         empty_answers=answers.count(""),
+        stripped_answers=sum(sequence.stripped for sequence in sequences),
         other_answers=len(conversation.other_answers),
     )
 
@@ -376,12 +397,25 @@ def _by_template(
     except DataError as error:
         raise in_row(error, conversation.where) from error
     if train_on == "all_tokens":
-        tokens = prefixes.tokens(len(selected))
-        # history may be rewritten, but not the last message
-        last = (len(selected) - 1, len(selected))
-        check_written(conversation, prefixes, last, tokens, tokenizer)
-        return (MaskedTokens(tokens, np.ones(len(tokens), bool)),)
+        return (_all_trained(conversation, prefixes, tokenizer),)
     return mask_conversation(conversation, tokenizer, selected)
+
+
+def _all_trained(
+    conversation: Conversation, prefixes: Prefixes, tokenizer: Tokenizer
+) -> MaskedTokens:
+    """Mask all tokens; raises MaskError if the template changes an answer or the last message.
+
+    The template may rewrite a message once others follow, so each is looked for where it is last.
+    """
+    count = len(conversation.messages)
+    stripped = 0
+    for index, message in enumerate(conversation.messages):
+        if message.role == "assistant" or index == count - 1:
+            run, written = (index, index + 1), prefixes.tokens(index + 1)
+            stripped += check_written(conversation, prefixes, run, written, tokenizer)
+    tokens = prefixes.tokens(count)
+    return MaskedTokens(tokens, np.ones(len(tokens), bool), stripped=stripped)
 
 
 def _check_mask(

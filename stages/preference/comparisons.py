@@ -11,6 +11,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+import structlog
 from pydantic import PositiveFloat, PositiveInt
 
 from kitchen.errors import ConfigError, DataError
@@ -22,7 +23,7 @@ from stages.chat.conversations import Conversation, Message, parse_completion, p
 from stages.chat.masks import TrainOn
 from stages.chat.messages import message_text
 from stages.chat.prompts import prompt_messages, prompts_with_room, reference_answer
-from stages.chat.render import RenderDataset, RenderedRow, render_row
+from stages.chat.render import RenderDataset, RenderedRow, render_row, stripped_note
 from stages.chat.row_columns import check_columns
 from stages.chat.row_fields import REFUSED_IN_PREFERENCES
 from stages.chat.token_cost import AT_MOST, EpochSize
@@ -34,6 +35,7 @@ from stages.evaluate.graded_answers import grade_samples
 from stages.evaluate.reference import open_sampler, sample_answers
 from stages.tasks.json_score import default_metric
 
+log = structlog.get_logger("stages.preference")
 FORMATS = ("prompt + chosen + rejected", "chosen + rejected, each a list of messages")
 TRAIN_ON_ANSWERS: tuple[TrainOn, ...] = (
     "last_assistant_turn",
@@ -115,6 +117,7 @@ class RenderedPair:
 
     pair: Pair | None = None  # None if it is left out
     truncated: int = 0  # answers of the pair that are cut to max_tokens
+    stripped: int = 0  # answers of the pair that lose white space to the template
     equal: bool = False  # left out because both answers have the same tokens
 
 
@@ -134,10 +137,28 @@ class RenderedPairs:
         """The number of answers that are cut to max_tokens."""
         return sum(row.truncated for row in self.rows)
 
+    def stripped_counts(self, rows: Sequence[Comparison]) -> dict[str, int]:
+        """Return the number of answers that lose white space to the template, if there are any."""
+        pairs = zip(rows, self.rows, strict=True)
+        stripped = [(row.chosen.where, pair.stripped) for row, pair in pairs if pair.stripped]
+        return stripped_counts(stripped)
+
     @property
     def equal(self) -> int:
         """The number of comparisons left out because both answers have the same tokens."""
         return sum(row.equal for row in self.rows)
+
+
+def stripped_counts(stripped: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return the number of stripped answers, if there are any, and warn of them.
+
+    Each is the place of a row and its number of answers that lose white space to the template.
+    """
+    if not stripped:
+        return {}
+    count = sum(number for _, number in stripped)
+    log.warning(stripped_note(count, stripped[0][0]))
+    return {"stripped_answers": count}
 
 
 class LoadComparisons(DatasetLoader):
@@ -395,6 +416,7 @@ def preview_pairs(
         "truncated answers": rendered.truncated,
         "rejected answers yet to be sampled": len(incomplete),
         **tool_counts([row.chosen for row in rows], tokenizer, render),
+        **rendered.stripped_counts(complete),
     }
     table = count_table(counts)
     return size, pair_table("The first pair", *first[0], tokenizer), table
@@ -460,6 +482,7 @@ class RenderPairs(Stage):
             "held_out_pairs": sum(map(len, held_out.values())),
             "held_out_equal_pairs": sum(pairs.equal for pairs in sets.values()),
             **tool_counts([row.chosen for row in comparisons.train], tokenizer, self.render),
+            **train.stripped_counts(comparisons.train),
         }
         metrics = Metrics({f"data/{name}": float(count) for name, count in counts.items()})
         return Pairs(train.pairs, held_out), metrics
@@ -559,7 +582,10 @@ def render_pair(
     first, second = rows[0].data[0], rows[1].data[0]
     if _same_tokens(first, second):
         return RenderedPair(equal=True)
-    return RenderedPair((first, second), sum(row.counts.truncated for row in rows))
+    truncated = sum(row.counts.truncated for row in rows)
+    return RenderedPair(
+        (first, second), truncated, sum(row.counts.stripped_answers for row in rows)
+    )
 
 
 def _same_tokens(first: Datum, second: Datum) -> bool:

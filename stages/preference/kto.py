@@ -35,6 +35,7 @@ from stages.preference.comparisons import (
     check_train_on,
     comparison,
     count_table,
+    stripped_counts,
     tool_counts,
     unsampled_tokens,
     without_rejected,
@@ -199,7 +200,9 @@ class RenderedAnswers:
 
     answers: Sequence[RenderedAnswer]
     equal: int  # answers left out that, once truncated, equal one with the other label
-    tools: Mapping[str, int]  # the number of rows whose tools are in the system message, if any
+    # the number of rows whose tools are in the system message, and of answers that lose white
+    # space to the template, if there are any
+    other_counts: Mapping[str, int]
 
     @property
     def good(self) -> int:
@@ -214,7 +217,7 @@ class RenderedAnswers:
             "answers left out because they equal one with the other label": self.equal,
             "truncated answers": sum(answer.truncated for answer in self.answers),
             "bad answers yet to be sampled": unsampled,
-            **self.tools,
+            **self.other_counts,
         }
         return count_table(counts)
 
@@ -226,7 +229,7 @@ class RenderedAnswers:
             "tokens": sum(len(answer.datum.tokens) for answer in self.answers),
             "truncated": sum(answer.truncated for answer in self.answers),
             "equal_answers": self.equal,
-            **self.tools,
+            **self.other_counts,
         }
         return Metrics({f"data/{name}": float(count) for name, count in counts.items()})
 
@@ -328,8 +331,11 @@ class RenderLabelledAnswers(Stage):
         """Render answers, without those that, truncated, equal one of the other label."""
         answers: list[RenderedAnswer] = []
         longest = longest_sequence(self.render.max_tokens, tokenizer)
+        stripped: list[tuple[str, int]] = []
         for row in rows:
             rendered = render_row(row.conversation, tokenizer, self.render)
+            if rendered.counts.stripped_answers:
+                stripped.append((row.conversation.where, rendered.counts.stripped_answers))
             for datum in rendered.data:
                 truncated = len(datum.tokens) + 1 == longest
                 is_cut = bool(rendered.counts.truncated) and truncated
@@ -342,7 +348,8 @@ class RenderLabelledAnswers(Stage):
             answer for answer in answers if answer.key not in cut or len(labels[answer.key]) == 1
         ]
         tools = tool_counts([row.conversation for row in rows], tokenizer, self.render)
-        return RenderedAnswers(kept, len(answers) - len(kept), tools)
+        counts = {**tools, **stripped_counts(stripped)}
+        return RenderedAnswers(kept, len(answers) - len(kept), counts)
 
     def _pairs(self, rendered: RenderedAnswers, tokenizer: Tokenizer) -> tuple[Pair, ...]:
         data = [_labelled(answer.datum, answer.good) for answer in rendered.answers]

@@ -3,7 +3,7 @@
 import pytest
 
 from kitchen.errors import ConfigError, DataError
-from stages.chat.conversations import parse_conversation
+from stages.chat.conversations import TrainRows, parse_conversation
 from stages.chat.left_out import missing_text
 from stages.chat.prompts import prompt_tokens, render_prompt
 from stages.chat.render import RenderDataset, render
@@ -88,17 +88,123 @@ def test_history_may_lose_its_thoughts():
 @pytest.mark.parametrize(
     "content, rendered, missing",
     [
-        ("<think>a b</think>\n\nc", "<think>\n a b\n</think>c", ""),
+        ("<think>a b</think>\n\nc", "<think>\na b\n</think>c", ""),
         ("<think>a b</think>c", "<thought>a b</thought> c", ""),
-        ('say "hi"\n', 'say \\"hi\\"\\n', ""),
-        ("a < b", "a &lt; b", ""),
-        ("one\ntwo\nthree", "one three", "two"),
+        ("  a b\n", "a b", ""),
         ("", "x", ""),
         ("new", "old", "new"),
+        ("yes", "YES", "yes"),
+        ("a < b", "a &lt; b", "a < b"),
+        ("one\ntwo", "one two", "one\ntwo"),
+        ("one\ntwo\nthree", "one three", "two"),
+        ("a  b", "a b", "a  b"),
+        ("yes</think>yes", "yes", "yes"),
     ],
 )
-def test_missing_text_ignores_form(content, rendered, missing):
+def test_missing_text_is_exact(content, rendered, missing):
     assert missing_text(content, rendered) == missing
+
+
+def test_missing_text_may_be_escaped_as_json():
+    for rendered in ('say \\"hé\\"\\n', 'say \\"h\\u00e9\\"'):
+        assert missing_text('say "hé"\n', rendered, as_json=True) == ""
+        assert missing_text('say "hé"\n', rendered) == 'say "hé"'
+    assert missing_text("a < b", "a &lt; b", as_json=True) == "a < b"
+
+
+CHANGES = (
+    "m.content | upper",
+    "m.content | title",
+    "m.content | e",
+    "m.content | replace('\\n', ' ')",
+    "m.content.split() | join(' ')",
+    "m.content | replace('  ', '')",
+    "m.content | tojson",
+    "m.content | replace('b', '8')",
+    "m.content[::-1]",
+)
+CODE = "if a < b:\n    return b  # 'both'"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", ["newlines", "metaspace"])
+def test_a_changed_answer_is_refused(kind, change):
+    template = CHATML.replace("m.content", f"({change}) if m.role == 'assistant' else m.content")
+    tokenizer = trained_tokenizer(kind, template=template)
+    talk = row(("u", "b?"), ("a", CODE), ("u", "c?"))
+    for train_on in ("all_assistant_messages", "all_messages", "all_tokens"):
+        with pytest.raises(DataError, match=r"^chats\.jsonl:7: .* changes a part of message 1"):
+            render(talk, tokenizer, train_on=train_on)
+    answer, other = row(("u", "b?"), ("a", CODE)), row(("u", "b?"), ("a", "no <b>\nat  all"))
+    with pytest.raises(DataError, match="changes a part of message 1"):
+        pair_of(answer, other, tokenizer, RenderDataset())
+    with pytest.raises(DataError, match="changes a part of message 1"):
+        pair_of(other, answer, tokenizer, RenderDataset())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_question_is_what_the_model_reads(change):
+    template = CHATML.replace("m.content", f"({change}) if m.role == 'user' else m.content")
+    tokenizer = trained_tokenizer("newlines", template=template)
+    [datum] = render(row(("u", CODE), ("a", CODE)), tokenizer)
+    assert tokenizer.decode(tokens_and_answer(datum)[1]) == CODE
+
+
+def test_a_changed_thought_or_call_is_refused():
+    template = CHATML.replace(
+        "{{ m.content }}",
+        "{% if m.reasoning_content %}<think>{{ m.reasoning_content | THOUGHT }}</think>{% endif %}"
+        "{{ m.content }}{% for call in m.tool_calls or [] %}{{ call.function.name | CALL }}"
+        "{{ call.function.arguments | tojson }}{% endfor %}",
+    )
+    calls = [{"function": {"name": "look_up", "arguments": {"text": "a"}}}]
+    answer = {"role": "assistant", "content": "", "reasoning_content": "so it is"}
+    talk = parse_conversation(
+        {"messages": [{"role": "user", "content": "a?"}, {**answer, "tool_calls": calls}]}, "r:1"
+    )
+    for thought, call, problem in (
+        ("trim", "upper", "'look_up'"),
+        ("upper", "trim", "'so it is'"),
+        ("replace('is', 'was')", "trim", "'so it is'"),
+    ):
+        changed = template.replace("THOUGHT", thought).replace("CALL", call)
+        with pytest.raises(DataError, match=f"changes a part of message 1 .*{problem}"):
+            render(talk, trained_tokenizer("newlines", template=changed))
+    kept = template.replace("THOUGHT", "trim").replace("CALL", "trim")
+    assert render(talk, trained_tokenizer("newlines", template=kept))
+
+
+@pytest.mark.parametrize(
+    "answer, stripped",
+    [
+        ("    return b", 1),
+        ("yes\n", 1),
+        ("\tif a:\n\t\tb", 1),
+        ("<think>\na\n</think>\n\n  return b", 1),
+        ("<think>\na\n</think>\n\nyes", 0),
+        ("a\n    b", 0),
+        ("", 0),
+        (" \n", 0),
+    ],
+)
+def test_stripped_answers_are_counted(answer, stripped):
+    trim = CHATML.replace(
+        "m.content",
+        "m.content.split('</think>')[0] ~ '</think>\n\n' ~ (m.content.split('</think>')[-1] | trim)"
+        " if '</think>' in m.content else m.content | trim",
+    )
+    for template, count in ((trim, stripped), (CHATML, 0)):
+        tokenizer = trained_tokenizer("newlines", template=template)
+        rows = TrainRows((row(("u", "b?"), ("a", "yes")), row(("u", "b?"), ("a", answer))))
+        for train_on in ("all_assistant_messages", "all_tokens"):
+            stage = RenderDataset(train_on)
+            _, metrics = stage.run(rows, tokenizer)
+            assert metrics.get("data/stripped_answers", 0) == count
+            notes = [
+                text for name, text in stage.preview(rows, tokenizer)[-1].rows if name == "note"
+            ]
+            assert len(notes) == count
+            assert all("1 answers (the first: chats.jsonl:7)" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -600,3 +600,19 @@ def test_rows_that_are_not_comparisons(row: Any, words: str) -> None:
     with pytest.raises(DataError, match=words) as found:
         comparison(row, "pairs.jsonl:7")
     assert str(found.value).startswith("pairs.jsonl:7")
+
+
+def test_answers_that_the_template_strips_are_counted() -> None:
+    row = {"prompt": "q", "chosen": "    yes\n", "rejected": " no"}
+    rows = [comparison({**row, "rejected": "no"}, "here:1"), comparison(row, "here:2")]
+    stage = RenderPairs(RenderDataset("last_assistant_turn"))
+    plain = plain_tokenizer()
+    template = str(plain._inner.chat_template)
+    assert "m.content" in template
+    trimming = plain.with_template(template.replace("m.content", "m.content | trim"))
+    for tokenizer, count in ((trimming, 3), (plain, None)):
+        comparisons = Comparisons(rows, {"held": rows})
+        _, metrics = stage.run(comparisons, SampledRejections({}), tokenizer)
+        assert metrics.get("data/stripped_answers") == count
+        *_, table = stage.preview(comparisons, tokenizer, MistakesConfig())
+        assert dict(table.rows).get("stripped answers") == (count and str(count))

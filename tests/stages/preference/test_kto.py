@@ -428,3 +428,19 @@ def test_comparisons_may_have_a_null_label() -> None:
         FakeDatasets({"mixed": {"train": rows, "held": ROWS}})
     )
     assert len(comparisons.train) == 2
+
+
+def test_answers_that_the_template_strips_are_counted() -> None:
+    rows = [GOOD_ROW, {**GOOD_ROW, "completion": "  yes"}, {**BAD_ROW, "completion": "no\n"}]
+    data = FakeDatasets({"some": {"train": rows, "held": rows}})
+    comparisons, labels, *_ = LoadLabelledAnswers("some").run(data)
+    stage = RenderLabelledAnswers(RenderDataset("last_assistant_turn"))
+    plain = plain_tokenizer()
+    template = str(plain._inner.chat_template)
+    assert "m.content" in template
+    trimming = plain.with_template(template.replace("m.content", "m.content | trim"))
+    for tokenizer, count in ((trimming, 2), (plain, None)):
+        _, metrics = stage.run(comparisons, SampledRejections({}), labels, tokenizer)
+        assert metrics.get("data/stripped_answers") == count
+        *_, table = stage.preview(comparisons, labels, tokenizer, MistakesConfig())
+        assert dict(table.rows).get("stripped answers") == (count and str(count))
