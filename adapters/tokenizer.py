@@ -118,18 +118,28 @@ class FolderTokenizer:
         return len(self._inner)
 
     def encode(self, text: str, *, special: bool = False) -> Tokens:
-        """Return (T,) ids; never with an end-of-sequence token behind the text."""
-        ids = np.asarray(self._inner.encode(text, add_special_tokens=special), np.int64)
-        return ids[: len(ids) - self._suffix_length] if special else ids
+        """Return (T,) ids; never with an end-of-sequence token behind the text.
+
+        `special` adds no tokens before a text that begins with them, as rendered prompts do.
+        """
+        ids = np.asarray(self._inner.encode(text, add_special_tokens=False), np.int64)
+        before, after = self._added_tokens
+        if not special or (before and ids[: len(before)].tolist() == before):
+            return ids
+        ids = np.asarray(self._inner.encode(text, add_special_tokens=True), np.int64)
+        return ids[: len(ids) - len(after)]
 
     @cached_property
-    def _suffix_length(self) -> int:
-        """The number of special tokens that the tokenizer adds behind a text."""
+    def _added_tokens(self) -> tuple[list[int], list[int]]:
+        """The special tokens that the tokenizer adds before and behind a text."""
         plain = self._inner.encode("a", add_special_tokens=False)
         special = self._inner.encode("a", add_special_tokens=True)
         starts = range(len(special) - len(plain) + 1) if plain else ()
-        ends = [at + len(plain) for at in starts if special[at : at + len(plain)] == plain]
-        return len(special) - ends[0] if ends else 0
+        for at in starts:
+            end = at + len(plain)
+            if special[at:end] == plain:
+                return special[:at], special[end:]
+        return [], []
 
     def decode(self, tokens: Tokens | Sequence[int], *, special: bool = False) -> str:
         """Return the text; `special` writes special tokens out, as stop strings may name them."""
@@ -152,7 +162,10 @@ class FolderTokenizer:
         text = self.render_text(
             messages, answer=answer, tools=tools, chat_template_kwargs=chat_template_kwargs
         )
-        return self.encode(text)
+        ids = self.encode(text)
+        # a template that writes the beginning of a sequence, and a message that begins with it
+        start = self._inner.bos_token_id
+        return ids[1:] if start is not None and ids[:2].tolist() == [start, start] else ids
 
     def render_text(
         self,

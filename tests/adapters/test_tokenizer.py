@@ -5,7 +5,11 @@ import json
 import pytest
 
 from adapters.tokenizer import load_tokenizer
+from kitchen.artifacts.open import prompt_tokens
 from kitchen.errors import BackendError, ConfigError, DataError
+from stages.chat.conversations import parse_conversation
+from stages.chat.prompts import render_prompt
+from stages.chat.render import render
 from tests.support.tiny_model import TEMPLATE, tiny_model
 
 pytest.importorskip("transformers")
@@ -55,6 +59,49 @@ def test_no_end_of_sequence_stands_behind_a_text(folder, template, start):
     for text in ("to be", "", "a"):
         plain = tokenizer.encode(text).tolist()
         assert tokenizer.encode(text, special=True).tolist() == start + plain
+
+
+@pytest.mark.parametrize(
+    "template, text, expected",
+    [
+        ([BOS, TEXT], "<|im_start|>to be", "<|im_start|>to be"),
+        ([BOS, TEXT, EOS], "<|im_start|>to be<|im_end|>", "<|im_start|>to be<|im_end|>"),
+        ([BOS, TEXT, EOS], "<|im_start|>", "<|im_start|>"),
+        ([BOS, EOS, TEXT], "<|im_start|>to be", "<|im_start|><|im_end|><|im_start|>to be"),
+        ([BOS, TEXT], "to <|im_start|>be", "<|im_start|>to <|im_start|>be"),
+        ([TEXT, EOS], "<|im_start|>to be", "<|im_start|>to be"),
+    ],
+)
+def test_the_start_of_a_text_is_not_doubled(folder, template, text, expected):
+    tokenizer = with_post_processor(folder, template)
+    tokens = tokenizer.encode(text, special=True)
+    assert tokenizer.decode(tokens, special=True) == expected
+    # training, evaluation and `kitchen sample` without a template
+    row = parse_conversation({"prompt": text, "completion": "or"}, "rows:1")
+    [datum] = render(row, tokenizer, chat=False)
+    assert datum.tokens.tolist()[: len(tokens)] == tokens.tolist()
+    prompt = render_prompt([{"role": "user", "content": text}], tokenizer, chat=False)
+    assert prompt.tolist() == tokens.tolist()
+    sampled = prompt_tokens(text, tokenizer, "", raw="no template", chat_template_kwargs={})
+    assert sampled.tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    "content, count", [("<|im_start|>to be", 1), ("to be", 1), ("to <|im_start|>be", 2)]
+)
+@pytest.mark.parametrize("start", ["{{ bos_token }}", "<|im_start|>"])
+def test_a_template_and_a_message_write_one_start(folder, content, count, start):
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "bos_token": "<|im_start|>"}))
+    tokenizer = with_post_processor(folder, [BOS, TEXT])
+    tokenizer = tokenizer.with_template(
+        start + "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    )
+    tokens = tokenizer.render([{"role": "user", "content": content}])
+    assert tokens.tolist().count(1) == count
+    row = parse_conversation({"prompt": content, "completion": "or"}, "rows:1")
+    [datum] = render(row, tokenizer)
+    assert datum.tokens.tolist()[: len(tokens)] == tokens.tolist()
 
 
 @pytest.mark.parametrize("answer", [False, True])
