@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import structlog
 
 from adapters.hf.errors import Unreachable, clean
+from kitchen.backend.temporary import delete_if_unused, hold
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_RANDOM_LETTERS = 8  # that `tempfile.mkstemp` ends a name with
 
 
 @dataclass
@@ -120,16 +123,21 @@ def is_complete(file: Path, size: int) -> bool:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a note in the cache, whole or not at all.
+    """Write a note in the cache, whole or not at all, and delete parts that killed writers left.
 
     If the cache is not writable, only warn: the hub can be asked again.
     """
+    prefix = f".{path.name}."
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        for left in path.parent.glob(f"{glob.escape(prefix)}{'?' * _RANDOM_LETTERS}"):
+            delete_if_unused(left)
+        handle, part = tempfile.mkstemp(dir=path.parent, prefix=prefix)
         with os.fdopen(handle, "w") as file:
+            hold(handle)
             file.write(text)
-        os.replace(part, path)
+            file.flush()
+            os.replace(part, path)
     except OSError as error:
         structlog.get_logger().warning(
             "the cache cannot be written", file=str(path), why=error.strerror

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from kitchen.backend.temporary import temporary_folder
 from kitchen.config.yaml import check_aliases
 from kitchen.errors import DataError, did_you_mean
 from kitchen.safe_text import read_json
@@ -132,8 +132,8 @@ def open_configuration(
     datasets.disable_progress_bars()
     # it also raises what it logs as an error
     datasets.utils.logging.set_verbosity(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="kitchen-") as temporary:
-        root = Path(temporary) / PurePosixPath(name).name
+    with temporary_folder("datasets") as temporary:
+        root = temporary / PurePosixPath(name).name
         _lay_out(root, files, cards)
         card = _read_card(name, root)
         _check_data_files(name, card)

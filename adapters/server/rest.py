@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 from adapters.server.records import (
@@ -23,6 +21,7 @@ from adapters.server.records import (
     expiry,
 )
 from adapters.server.sessions import NotFound, Sessions
+from kitchen.backend.temporary import temporary_folder
 from kitchen.errors import ConfigError
 
 R = TypeVar("R", bound=Record)
@@ -137,8 +136,8 @@ class RestApi:
 
     def _export(self, record: CheckpointRecord) -> Mapping[str, bytes]:
         """Return the files of exported weights by their path."""
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary) / "weights"
+        with temporary_folder("server") as temporary:
+            folder = temporary / "weights"
             self._sessions.training.export(record.weights, folder)
             return {
                 str(path.relative_to(folder)): path.read_bytes()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import structlog
 
 from kitchen.artifacts.model_card import Base, model_card, public_name
 from kitchen.artifacts.weights import Weights, parse_weights_name
 from kitchen.backend.edited_files import CARD
+from kitchen.backend.temporary import temporary_folder
 from kitchen.errors import BackendError, ConfigError, KitchenError
 from kitchen.ports import BlobStore, CheckpointStore, HubClient, TrainingClient
 from kitchen.ports.training import require_checkpoints
@@ -49,8 +49,8 @@ def publish(
     which only the caller knows.
     """
     check_repository_name(repo)
-    with TemporaryDirectory(prefix="kitchen-") as temporary:
-        folder = Path(temporary, "adapter")
+    with temporary_folder("push") as temporary:
+        folder = temporary / "adapter"
         store.export(weights.source, folder)
         write_chat_template(weights, folder)
         base = _base(weights, folder, hub)

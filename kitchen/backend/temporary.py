@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,35 @@ def held(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def temporary_folder(purpose: str) -> Iterator[Path]:
+    """Yield a new temporary folder, and delete those that killed processes left for this purpose.
+
+    Its name is `kitchen-PURPOSE-...`, in the system's folder for temporary files.
+    """
+    prefix = f"kitchen-{purpose}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        delete_if_unused(left)
+    folder, descriptor = _new_held_folder(prefix)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _new_held_folder(prefix: str) -> tuple[Path, int]:
+    """Return a new temporary folder, locked by the descriptor."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            hold(descriptor)
+            if folder.is_dir():
+                return folder, descriptor
+            os.close(descriptor)  # another process deleted it before it was locked
 
 
 def delete_if_unused(path: Path) -> None:

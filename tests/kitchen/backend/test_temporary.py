@@ -1,0 +1,69 @@
+"""Temporary folders: deleted with their process, or by the next one of the same purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kitchen.backend.temporary import temporary_folder
+from tests.support.commands import python_process
+
+HOLDER = """
+import signal, sys, tempfile
+from kitchen.backend.temporary import temporary_folder
+tempfile.tempdir = sys.argv[1]
+with temporary_folder(sys.argv[2]) as folder:
+    (folder / "weights").write_text("1")
+    print(folder.name, flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files of this process."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def process_with_folder(root: Path, purpose: str) -> Iterator[Path]:
+    """Yield the temporary folder of another process, which is killed at the end of the block."""
+    with python_process(root, "-c", HOLDER, str(root), purpose) as process:
+        assert process.stdout is not None
+        yield root / process.stdout.readline().strip()
+
+
+def test_a_folder_is_deleted_after_its_block(root: Path) -> None:
+    def interrupted() -> None:
+        with temporary_folder("push") as folder:
+            (folder / "weights").write_text("1")
+            assert list(root.iterdir()) == [folder]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(root.iterdir()) == []
+
+
+def test_folders_of_killed_processes_are_deleted(root: Path) -> None:
+    with process_with_folder(root, "push") as killed:
+        pass
+    with process_with_folder(root, "datasets") as other:
+        pass
+    assert killed.is_dir()
+    with temporary_folder("push") as folder:
+        assert {folder, other} == set(root.iterdir())
+
+
+def test_folders_of_living_processes_are_kept(root: Path) -> None:
+    link, ours = root / "kitchen-push-link", root / "my-files"
+    ours.mkdir()
+    link.symlink_to(ours)
+    with process_with_folder(root, "push") as living:
+        with temporary_folder("push"), temporary_folder("push"):
+            assert (living / "weights").read_text() == "1"
+        assert set(root.iterdir()) == {living, link, ours}
