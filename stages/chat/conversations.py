@@ -12,6 +12,7 @@ from kitchen.ports.datasets import Row
 from stages.chat.answer_columns import choices_around, parse_choices, split_answers
 from stages.chat.messages import Message as Message  # re-exported
 from stages.chat.messages import kind_of, parse_message, parse_text
+from stages.chat.prefill import before_answer, check_prefills
 from stages.chat.row_columns import (
     check_columns,
     check_format_supported,
@@ -20,7 +21,7 @@ from stages.chat.row_columns import (
     with_system_and_history,
 )
 from stages.chat.row_fields import FIELDS
-from stages.chat.template import NO_INPUTS, TemplateInputs
+from stages.chat.template import NO_INPUTS, TemplateInputs, in_row
 from stages.chat.text_columns import (
     list_from_text,
     messages_from_dialogue,
@@ -97,8 +98,10 @@ def parse_conversation(row: Row, where: str) -> Conversation:
             return _with_columns(conversation, row, where)
     if found := parse_choices(row, where):
         question, choices, right = found
-        messages = (*_messages_of(row, question, "user", where), Message("assistant", right))
-        return _with_columns(replace(_build(messages, where), choices=choices), row, where)
+        prompt = _messages_of(row, question, "user", where)
+        asked, answer = before_answer(prompt, (Message("assistant", right),))
+        conversation = replace(_build((*asked, *answer), where), choices=choices)
+        return _with_columns(conversation, row, where)
     check_format_supported(row, where)
     _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
@@ -180,8 +183,10 @@ def _parse_completion(row: Row, field: str, where: str) -> Conversation:
             f"{where}: {field!r} is only an answer, but 'prompt' is missing; add it, or drop the "
             f"row{_rename_hint(row, 'prompt')}"
         )
+    prompt, answer = before_answer(prompt, answer)
     if _contains_prompt(answer[:-1], prompt):
-        return _build(answer, where)
+        history, last = _with_prefill(answer[:-1], prompt), answer[-1:]
+        return _build((*history, *last), where)
     if answer[0].role in ("system", "user"):
         raise DataError(
             f"{where}: {field} starts with a message of {answer[0].role!r}, so it should be a "
@@ -219,7 +224,20 @@ def _contains_prompt(history: Sequence[Message], prompt: Sequence[Message]) -> b
     )
 
 
+def _with_prefill(history: Sequence[Message], prompt: Sequence[Message]) -> Sequence[Message]:
+    """Return the history, whose last message is a prefill if the prompt ends with it."""
+    if not prompt or prompt[-1].role != "assistant" or history[-1].role != "assistant":
+        return history
+    if history[-1].content.strip() != prompt[-1].content.strip():
+        return history
+    return (*history[:-1], replace(history[-1], prefix=True))
+
+
 def _build(messages: tuple[Message, ...], where: str, prompt_length: int = 0) -> Conversation:
+    try:
+        check_prefills(messages, answered=True)
+    except DataError as error:
+        raise in_row(error, where) from error
     roles = [message.role for message in messages]
     if "assistant" not in roles:
         raise DataError(
@@ -244,8 +262,9 @@ def _rename_hint(row: Row, wanted: str) -> str:
 
 def _prompt_and_answer(row: Row, prompt: str, answer: str, where: str) -> Conversation:
     """Parse two columns, either of which may be a list of messages."""
-    asked = _messages_of(row, prompt, "user", where)
-    answered = _messages_of(row, answer, "assistant", where)
+    asked, answered = before_answer(
+        _messages_of(row, prompt, "user", where), _messages_of(row, answer, "assistant", where)
+    )
     return _build((*asked, *answered), where, prompt_length=len(asked))
 
 

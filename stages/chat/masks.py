@@ -103,6 +103,8 @@ def _selects(conversation: Conversation, train_on: TrainOn, index: int) -> bool:
     messages = conversation.messages
     message = messages[index]
     is_assistant = message.role == "assistant" and index >= conversation.prompt_length
+    if message.prefix:  # the tokens that the answer continues are context
+        return train_on == "all_tokens"
     match train_on:
         case "last_assistant_message":
             return is_assistant and not any(m.role == "assistant" for m in messages[index + 1 :])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kitchen import ports
@@ -38,11 +38,12 @@ class Message:
     trainable: bool | None = None  # whether to train on it; None: rendering.train_on decides
     # fields besides these, for the chat template, such as "reasoning_content"
     fields: Mapping[str, Any] = field(default_factory=dict)
+    prefix: bool = False  # a prefill: the next message continues it
 
     def without(self, names: Sequence[str]) -> Message:
         """Return the message without some of its further fields."""
         kept = {name: value for name, value in self.fields.items() if name not in names}
-        return Message(self.role, self.content, self.trainable, kept)
+        return replace(self, fields=kept)
 
 
 def message_text(message: Message) -> str:
@@ -61,6 +62,8 @@ def message_to_dict(message: Message) -> ports.Message:
     thoughts = [fields[name] for name in REASONING if name in fields]
     if thoughts:
         fields |= dict.fromkeys(REASONING, thoughts[0])
+    if message.prefix:
+        fields["prefix"] = True
     return {"role": message.role, "content": message.content, **fields}
 
 
@@ -68,8 +71,10 @@ def messages_from_dicts(messages: Sequence[ports.Message]) -> tuple[Message, ...
     """Convert messages from the dictionaries of tokenizers and environments."""
     parsed: list[Message] = []
     for message in messages:
-        fields = {name: message[name] for name in message if name not in ("role", "content")}
-        parsed.append(Message(message["role"], message["content"], fields=fields))
+        names = [name for name in message if name not in ("role", "content", "prefix")]
+        fields = {name: message[name] for name in names}
+        prefix = message.get("prefix") is True
+        parsed.append(Message(message["role"], message["content"], fields=fields, prefix=prefix))
     return tuple(parsed)
 
 
@@ -99,7 +104,21 @@ def parse_message(item: Any, place: str, where: str) -> Message:
     fields = _template_fields(item, thought, place, where)
     if calls:
         fields["tool_calls"] = calls
-    return Message(roles[name], content, _flag_of(item, roles[name], place, where), fields)
+    flag = _flag_of(item, roles[name], place, where)
+    return Message(roles[name], content, flag, fields, _is_prefill(item, roles[name], place, where))
+
+
+def _is_prefill(item: Mapping[str, Any], role: str, place: str, where: str) -> bool:
+    """Return whether the next message continues this one, as DeepSeek and Mistral mark it."""
+    value = item.get("prefix")
+    if value is not None and not isinstance(value, bool):
+        raise DataError(f"{where}: {place}.prefix is {kind_of(value)}, not true or false")
+    if value and role != "assistant":
+        raise DataError(
+            f"{where}: {place}.prefix is true, but its role is {role!r}: only a message of the "
+            "assistant can be continued"
+        )
+    return bool(value)
 
 
 def _check_fields(item: Mapping[str, Any], required: str, place: str, where: str) -> None:

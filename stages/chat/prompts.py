@@ -16,6 +16,7 @@ from stages.chat.conversations import Conversation
 from stages.chat.left_out import check_messages_rendered
 from stages.chat.messages import Message, message_to_dict, messages_from_dicts
 from stages.chat.model_limits import has_room
+from stages.chat.prefill import check_prefills, json_prefill
 from stages.chat.render import RenderDataset
 from stages.chat.template import (
     PromptRendering,
@@ -29,7 +30,15 @@ from stages.chat.template import (
 
 
 def reference_answer(conversation: Conversation) -> str:
-    """Return the reference answer: the text of the last assistant message.
+    """Return the reference answer: the last assistant message, with a prefill that begins its JSON.
+
+    Raises DataError as `answer_content` does.
+    """
+    return graded_prefill(conversation) + answer_content(conversation)
+
+
+def answer_content(conversation: Conversation) -> str:
+    """Return the text of the last assistant message.
 
     Raises DataError for a call of a tool, which has no text to compare answers with.
     """
@@ -42,6 +51,22 @@ def reference_answer(conversation: Conversation) -> str:
     return conversation.messages[_last_assistant(conversation)].content
 
 
+def prefill_text(conversation: Conversation) -> str:
+    """Return the text that the last assistant message continues; empty if there is none."""
+    texts: list[str] = []
+    for message in reversed(prompt_messages(conversation)):
+        if not message.prefix:
+            break
+        texts.insert(0, message.content)
+    return "".join(texts)
+
+
+def graded_prefill(conversation: Conversation) -> str:
+    """Return the prefill that answers are graded with, such as the "{" of a JSON object."""
+    answer = conversation.messages[_last_assistant(conversation)].content
+    return json_prefill(prefill_text(conversation), answer)
+
+
 def answers_by_tool_call(conversation: Conversation) -> bool:
     """Return whether the last assistant message is a call of a tool."""
     return "tool_calls" in conversation.messages[_last_assistant(conversation)].fields
@@ -49,7 +74,9 @@ def answers_by_tool_call(conversation: Conversation) -> bool:
 
 def reference_answers(conversation: Conversation) -> tuple[str, ...]:
     """Return all right answers, the reference answer first."""
-    return (reference_answer(conversation), *conversation.other_answers)
+    prefill = graded_prefill(conversation)
+    others = [prefill + answer for answer in conversation.other_answers]
+    return (reference_answer(conversation), *others)
 
 
 def prompt_messages(conversation: Conversation) -> tuple[Message, ...]:
@@ -63,9 +90,22 @@ def _last_assistant(conversation: Conversation) -> int:
     return max(index for index, role in enumerate(roles) if role == "assistant")
 
 
+def prompt_text(conversation: Conversation) -> str:
+    """Return the last message before the answer, and the prefill that the answer continues."""
+    prompt = [message for message in prompt_messages(conversation) if not message.prefix]
+    texts = [message.content for message in prompt[-1:]]
+    return "\n".join([*texts, *filter(None, [prefill_text(conversation)])])
+
+
 def prompt_dicts(conversation: Conversation) -> tuple[ports.Message, ...]:
-    """Return the messages before the last assistant message as dictionaries."""
-    return tuple(map(message_to_dict, prompt_messages(conversation)))
+    """Return the messages before the last assistant message as dictionaries.
+
+    A last one by the assistant says whether the answer continues it.
+    """
+    dicts = list(map(message_to_dict, prompt_messages(conversation)))
+    if dicts and dicts[-1]["role"] == "assistant":
+        dicts[-1] = {"prefix": False, **dicts[-1]}
+    return tuple(dicts)
 
 
 def env_inputs(env: Env) -> TemplateInputs:
@@ -131,6 +171,8 @@ def render_prompt(
 ) -> Tokens:
     """Return the (T,) tokens of messages, through the chat template or concatenated.
 
+    A last message by the assistant that is a prefill is continued.
+
     `chat` is None to use the template if there is one. A template without a place for tools gets
     them in the system prompt. Raises DataError for no messages, and for tools, variables of the
     template and fields of messages that are not rendered.
@@ -142,6 +184,7 @@ def render_prompt(
         )
     parsed = messages_from_dicts(messages)
     inputs = TemplateInputs(tuple(tools), chat_template_kwargs)
+    check_prefills(parsed, answered=False)
     if not uses_chat_template(tokenizer, chat):
         check_no_template_needed(parsed, inputs)
         return tokenizer.encode("".join(message["content"] for message in messages), special=True)

@@ -281,6 +281,14 @@ _MESSAGES = (
         )
     ),
     RowField(
+        "prefix",
+        "message",
+        "DeepSeek, Mistral",
+        "supported",
+        "true or false: whether the next message, also of the assistant, continues this one, which "
+        "is then context (a prefill)",
+    ),
+    RowField(
         "train_detail",
         "message",
         "Axolotl",

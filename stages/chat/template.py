@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kitchen import ports
 from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.sampling import Tokenizer, ToolSchema
 from kitchen.types import RenderingSettings, Tokens
+from stages.chat.joining import encode_continuation
 from stages.chat.messages import Message, message_to_dict
+from stages.chat.prefill import is_prefill, joined_prefills, text_to_continue
 from stages.chat.row_fields import REASONING
 from stages.chat.tools import with_tools_in_system_prompt
 
@@ -91,10 +96,27 @@ def render_by_template(
 ) -> Tokens:
     """Return the (T,) tokens of messages; a template without a place for tools gets them as text.
 
+    With `answer`, they end with the generation prompt, or with the prefill that is to be continued.
     Raises DataError for what the template refuses, and for variables that it does not read.
     """
+    if answer and messages and is_prefill(messages[-1]):
+        return _tokens_to_continue(messages, tokenizer, inputs)
     messages, options = _arguments(messages, tokenizer, inputs)
     return tokenizer.render(messages, answer=answer, **options)
+
+
+def _tokens_to_continue(
+    messages: Sequence[ports.Message], tokenizer: Tokenizer, inputs: TemplateInputs
+) -> Tokens:
+    """Return the (T,) tokens of a conversation up to the end of its prefill."""
+    text = text_by_template(messages, tokenizer, inputs, answer=True)
+    opening = joined_prefills(messages)[:-1]
+    prompt = render_by_template(opening, tokenizer, inputs, answer=True)
+    start = text_by_template(opening, tokenizer, inputs, answer=True)
+    if text.startswith(start) and not np.array_equal(tokenizer.encode(start), prompt):
+        # the text of special tokens is not encoded as these, as in the fake tokenizer
+        return np.concatenate([prompt, encode_continuation(text[len(start) :], tokenizer)])
+    return tokenizer.encode(text)
 
 
 def text_by_template(
@@ -105,13 +127,17 @@ def text_by_template(
     answer: bool = False,
 ) -> str:
     """Return the text that `render_by_template` encodes."""
+    continues = answer and bool(messages) and is_prefill(messages[-1])
     messages, options = _arguments(messages, tokenizer, inputs)
+    if continues:
+        return text_to_continue(messages, partial(tokenizer.render_text, **options))
     return tokenizer.render_text(messages, answer=answer, **options)
 
 
 def _arguments(
     messages: Sequence[ports.Message], tokenizer: Tokenizer, inputs: TemplateInputs
 ) -> tuple[Sequence[ports.Message], Mapping[str, Any]]:
+    messages = joined_prefills(messages)
     options: dict[str, Any] = {}
     if inputs.kwargs:
         options["chat_template_kwargs"] = inputs.kwargs

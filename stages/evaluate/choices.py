@@ -15,7 +15,7 @@ from kitchen.errors import DataError, RunFailed
 from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Datum
 from stages.chat.conversations import Conversation, Message
-from stages.chat.prompts import prompt_messages, reference_answer
+from stages.chat.prompts import answer_content, prompt_messages, prompt_text
 from stages.chat.render import Overlong, RenderDataset
 
 
@@ -119,8 +119,8 @@ def _scored(conversation: Conversation, row: int, logprobs: Sequence[float]) -> 
             f"{conversation.where}: the likelihood of a choice is not finite: the weights diverged"
         )
     return ScoredChoices(
-        prompt=prompt_messages(conversation)[-1].content,
-        expected=reference_answer(conversation),
+        prompt=prompt_text(conversation),
+        expected=answer_content(conversation),
         choices=conversation.choices,
         logprobs=tuple(logprobs),
         row=row,

@@ -10,7 +10,7 @@ from kitchen.ports import Tokenizer
 from kitchen.ports.environments import StepResult
 from kitchen.types import Sampled
 from stages.chat.conversations import Conversation
-from stages.chat.prompts import prompt_messages, reference_answers
+from stages.chat.prompts import graded_prefill, prompt_text, reference_answers
 from stages.tasks.grading import GradingConfig
 from stages.tasks.rewards import AS_IS, GRADING_TIMEOUT, grade_answers
 
@@ -47,7 +47,7 @@ async def grade_samples(
     """Grade sampled answers by one of METRIC_REWARDS; a truncated answer scores 0."""
     texts = [tokenizer.decode(sampled.tokens) for _, sampled in samples]
     complete = [at for at, (_, sampled) in enumerate(samples) if sampled.stop_reason != "length"]
-    pairs = [(texts[at], reference_answers(samples[at][0])) for at in complete]
+    pairs = [_compared(samples[at][0], texts[at]) for at in complete]
     results = await grade_answers(METRIC_REWARDS[metric], pairs, timeout, grading)
     grades = dict(zip(complete, results, strict=True))
     return [
@@ -56,11 +56,16 @@ async def grade_samples(
     ]
 
 
+def _compared(conversation: Conversation, text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the text that is graded, and the right answers."""
+    return graded_prefill(conversation) + text, reference_answers(conversation)
+
+
 def _graded(conversation: Conversation, text: str, grade: StepResult | str | None) -> GradedAnswer:
     """Build an answer from its grade, the reason why there is none, or None if it was truncated."""
     result = grade if isinstance(grade, StepResult) else StepResult(0.0, parsed=False)
     return GradedAnswer(
-        prompt=prompt_messages(conversation)[-1].content,
+        prompt=prompt_text(conversation),
         expected=" | ".join(reference_answers(conversation)),
         text=text,
         exact=result.reward == 1,

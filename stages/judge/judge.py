@@ -15,7 +15,7 @@ from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Array, Checkpoint, ModelName
 from stages.chat.conversations import Conversation
 from stages.chat.messages import Message, message_text, message_to_dict, messages_from_dicts
-from stages.chat.prompts import prompt_messages, reference_answer
+from stages.chat.prompts import answer_content, prompt_messages
 from stages.chat.render import RenderDataset
 from stages.chat.template import (
     DEFAULT_RENDERING,
@@ -141,7 +141,7 @@ def letter_conversation(
 def request_and_answers(row: Comparison) -> tuple[Sequence[Message], str, str]:
     """Return the request, the chosen answer and the rejected one."""
     assert row.rejected is not None, "comparisons for a judge have both answers"
-    return prompt_messages(row.chosen), reference_answer(row.chosen), reference_answer(row.rejected)
+    return prompt_messages(row.chosen), answer_content(row.chosen), answer_content(row.rejected)
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def parse_question(row: Row, where: str) -> Conversation:
     placeholder = {"role": "assistant", "content": _NO_ANSWER}
     if row.get("prompt") is not None and not {"completion", "choices"} & _present(row):
         conversation = parse_conversation({**row, "completion": _NO_ANSWER}, where)
-    elif isinstance(messages, list) and messages and _role(messages[-1]) == "user":
+    elif isinstance(messages, list) and messages and _is_unanswered(messages[-1]):
         conversation = parse_conversation({**row, "messages": [*messages, placeholder]}, where)
     else:
         return parse_conversation(row, where)
@@ -168,5 +168,8 @@ def _present(row: Row) -> set[str]:
     return {name for name, value in row.items() if value is not None}
 
 
-def _role(message: Any) -> Any:
-    return message.get("role") if isinstance(message, Mapping) else None
+def _is_unanswered(message: Any) -> bool:
+    """Return whether a last message is to be answered: a user's, or a prefill."""
+    if not isinstance(message, Mapping):
+        return False
+    return message.get("role") == "user" or message.get("prefix") is True

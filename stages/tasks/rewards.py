@@ -45,6 +45,7 @@ class Question:
     grading: GradingConfig = AS_IS
     where: str = field(default="", compare=False)  # its place in the data, for messages
     inputs: TemplateInputs = NO_INPUTS  # tools and variables for the chat template
+    prefill: str = ""  # the text before an answer that the reward is to see
 
     def env(self) -> Env:
         return _QuestionEnv(self)
@@ -68,6 +69,7 @@ class _QuestionEnv:
     async def step(self, answer: str) -> StepResult:
         question = self.question
         references = (question.answer, *question.other_answers)
+        answer = question.prefill + answer
         return await grade(question.reward, answer, references, question.grading, question.workers)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from kitchen.errors import RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult, Task
+from stages.chat.prefill import with_open_end
 
 MAX_REWARD = 1e30  # advantages are float32, and the rewards of several turns are added
 
@@ -67,11 +68,14 @@ async def open_env(task: Task) -> Env:
 
 
 async def reset_env(env: Env) -> Sequence[Message]:
-    """Return the first messages of an environment, checked; there is at least one."""
+    """Return the first messages of an environment, checked; there is at least one.
+
+    A last one by the assistant is a prefill, which the answer continues.
+    """
     messages = check_messages(await _await_result(env.reset), function_name(env.reset))
     if not messages:
         raise WrongResult(f"{function_name(env.reset)} returned no message")
-    return messages
+    return with_open_end(messages)
 
 
 async def step_env(env: Env, answer: str) -> StepResult:
@@ -94,7 +98,8 @@ def check_step_result(result: Any, source: str) -> StepResult:
     if not isinstance(result, StepResult):
         raise WrongResult(f"{source} returned {_shown(result)}, and must return a StepResult")
     reward = None if result.reward is None else check_reward(result.reward, source)
-    return replace(result, reward=reward, messages=check_messages(result.messages, source))
+    messages = with_open_end(check_messages(result.messages, source))
+    return replace(result, reward=reward, messages=messages)
 
 
 def check_reward(value: Any, source: str) -> float:

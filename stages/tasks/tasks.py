@@ -21,6 +21,8 @@ from stages.chat.messages import messages_from_dicts
 from stages.chat.model_limits import has_room
 from stages.chat.prompts import (
     env_inputs,
+    graded_prefill,
+    prefill_text,
     prompt_dicts,
     reference_answer,
     reference_answers,
@@ -136,10 +138,11 @@ class LoadTasks(DatasetLoader):
         for name, data in {"": loaded.train, **loaded.held_out}.items():
             rows = list(ParsedRows(data, function.parse))
             questions[name] = tuple(
-                replace(question, reward=reward, other_answers=())
-                for question, reward in zip(
+                replace(question, reward=reward, other_answers=(), prefill=prefill_text(row))
+                for question, reward, row in zip(
                     self._questions(name, rows, "exact", workers),
                     row_rewards(function, data),
+                    rows,
                     strict=True,
                 )
             )
@@ -156,10 +159,11 @@ class LoadTasks(DatasetLoader):
                 REWARDS[reward],
                 name or self.dataset,
                 workers if reward in MAY_HANG else None,
-                row.other_answers,
+                reference_answers(row)[1:],
                 self.grading,
                 row.where,
                 row.inputs,
+                graded_prefill(row),
             )
             for row in rows
         )

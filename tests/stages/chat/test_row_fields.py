@@ -91,6 +91,7 @@ EXAMPLES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("message", "train"): talk(train=False),
     ("message", "training"): talk(training=False),
     ("message", "weight"): talk(weight=0),
+    ("message", "prefix"): {"messages": [ASK, {**ANSWER, "prefix": True}, ANSWER]},
     ("message", "train_detail"): talk(
         train_detail=[{"begin_offset": 0, "end_offset": 3, "train": False}]
     ),

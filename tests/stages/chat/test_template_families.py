@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.chat.conversations import Conversation, Message
-from stages.chat.render import render
+from stages.chat.prompts import prompt_tokens
+from stages.chat.render import RenderDataset, render
 from tests.support.tokenizers import trained_tokenizer
 
 pytest.importorskip("transformers")
@@ -133,3 +134,30 @@ def test_random_conversations_are_masked_exactly(family, system, turns):
 @given(system=SYSTEM, turns=TURNS)
 def test_many_random_conversations_are_masked_exactly(family, system, turns):
     check_family(family, system, turns)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(question=TEXT, prefill=TEXT, answer=TEXT)
+def test_random_prefills_are_continued(family, question, prefill, answer):
+    tokenizer = tokenizer_of(family)
+    messages = (
+        Message("user", question),
+        Message("assistant", prefill, prefix=True),
+        Message("assistant", answer),
+    )
+    conversation = Conversation(messages, "rows:1")
+    [datum] = render(conversation, tokenizer)
+    tokens = [int(datum.tokens[0]), *datum.targets.tolist()]
+    marks = [False, *(datum.loss_inputs["weights"] != 0).tolist()]
+    start = marks.index(True)
+    assert tokens[:start] == prompt_tokens(conversation, tokenizer, RenderDataset()).tolist()
+    end = tokens.index(tokenizer.end_id, start)
+    assert all(marks[start : end + 1])
+    assert squeezed(tokenizer.decode(tokens[start:end])) == squeezed(answer)
+    as_one = [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": prefill + answer},
+    ]
+    whole = tokenizer.render_text(as_one)
+    assert squeezed(tokenizer.decode(tokens, special=True)) == squeezed(whole)
