@@ -1,0 +1,1 @@
+"""Claim extraction: SciFact data, answers as claim lines, and their measures."""
