@@ -27,7 +27,7 @@ def test_a_run_killed_in_any_stage_resumes_to_the_same(recipe: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", LOCAL_ONLY)
+@pytest.mark.parametrize("recipe", ["rlhf", "distillation_instruction"])  # soak has the others
 def test_a_killed_run_of_a_tiny_local_model_resumes(recipe: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     from tests.support.tiny_model import tiny_model
