@@ -10,7 +10,7 @@ import numpy as np
 
 from kitchen.errors import DataError
 from kitchen.ports import Tokenizer
-from kitchen.types import Datum
+from kitchen.types import Array, Datum
 from stages.chat.render import RenderDataset
 from stages.claims.answer import ClaimAnswer
 from stages.claims.rows import ClaimRow
@@ -79,7 +79,7 @@ def penalty_datum(
     first = int(np.argmax(differ)) if differ.any() else shorter
     advantages = np.zeros(last + 1, np.float32)
     advantages[first:] = -weight
-    inputs = {
+    inputs: dict[str, Array] = {
         "target_tokens": datum.targets[: last + 1],
         "logprobs": np.zeros(last + 1, np.float32),
         "advantages": advantages,

@@ -56,6 +56,12 @@ def run_test_suite(path: Path, markers: str = "", args: Sequence[str] = ()) -> S
     if done.returncode == _NO_TESTS:
         selected = f" with the markers {markers!r}" if markers else ""
         raise ConfigError(f"tests: pytest found no test in {path}{selected}")
-    failures = tuple(counts.get("failures", ()))
-    numbers = (counts.get(name, 0) for name in ("passed", "failed", "skipped", "errors"))
-    return SuiteResult(*numbers, failures, done.returncode, output)
+    return SuiteResult(
+        passed=counts.get("passed", 0),
+        failed=counts.get("failed", 0),
+        skipped=counts.get("skipped", 0),
+        errors=counts.get("errors", 0),
+        failures=tuple(counts.get("failures", ())),
+        exit_status=done.returncode,
+        output=output,
+    )
