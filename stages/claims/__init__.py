@@ -1,1 +1,32 @@
 """Claim extraction: SciFact data, answers as claim lines, and their measures."""
+
+from stages.claims.answer import Claim, ClaimAnswer, Relation, parse_answer
+from stages.claims.measures import score_answer
+from stages.claims.rows import ClaimRow, row_of_texts, scifact_row
+from stages.claims.scifact import Document, EvidenceSet, ScifactClaim, read_claims, read_corpus
+from stages.claims.suite import SuiteResult, run_test_suite
+from stages.claims.token_weights import LineWeights
+from stages.claims.validation import DataProblem, DataReport, SchemaField, validate_file
+
+__all__ = [
+    "Claim",
+    "ClaimAnswer",
+    "ClaimRow",
+    "DataProblem",
+    "DataReport",
+    "Document",
+    "EvidenceSet",
+    "LineWeights",
+    "Relation",
+    "SchemaField",
+    "ScifactClaim",
+    "SuiteResult",
+    "parse_answer",
+    "read_claims",
+    "read_corpus",
+    "row_of_texts",
+    "run_test_suite",
+    "scifact_row",
+    "score_answer",
+    "validate_file",
+]

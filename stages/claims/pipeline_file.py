@@ -63,7 +63,7 @@ class DataValidationSection(_Section):
 
 
 class TrainingSection(_Section):
-    """Where to train, and the file that says how."""
+    """The backend to train on, and the LoRA file to train with."""
 
     backend: Backend = "hf_peft"
     config_path: Path  # the LoRA file
@@ -115,7 +115,7 @@ class LoraSection(_Section):
 
 
 class HyperparameterSection(_Section):
-    """How long to train, and how fast."""
+    """Batch size, learning rate and loss weights of the training."""
 
     per_device_batch_size: PositiveInt = 8
     gradient_accumulation_steps: PositiveInt = 1
@@ -148,7 +148,7 @@ class DataSection(_Section):
 
 
 class OutputSection(_Section):
-    """Where the weights go, and how often they are measured and saved."""
+    """The folder of the weights, and the steps between measurements and save points."""
 
     checkpoint_dir: Path
     logging_steps: PositiveInt = 1
@@ -159,7 +159,7 @@ class OutputSection(_Section):
 
 
 class LoraFile(_Section):
-    """How to train LoRA weights, on either backend."""
+    """A LoRA training, on either backend."""
 
     model: ModelSection
     lora: LoraSection = LoraSection()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kitchen.errors import DataError
@@ -70,8 +70,3 @@ def row_of_texts(prompt: str, completion: str, id: str, where: str) -> ClaimRow:
         head["id"]: prompt[head.end() : end].strip() for head, end in zip(heads, ends, strict=True)
     }
     return ClaimRow(prompt, documents, answer, id, where)
-
-
-def document_texts(rows: Sequence[ClaimRow]) -> dict[str, str]:
-    """Return the text of every document of some rows, by id."""
-    return {id: text for row in rows for id, text in row.documents.items()}

@@ -40,7 +40,7 @@ _SIZED = ("string", "array", "object")
 
 @dataclass(frozen=True)
 class SchemaField:
-    """What the values of one field of the rows must be."""
+    """Schema of one field of the rows."""
 
     name: str
     type: TypeName | None = None  # null for any type
