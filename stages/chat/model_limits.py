@@ -31,6 +31,16 @@ def longest_sequence(max_tokens: int, tokenizer: Tokenizer) -> int:
     return max_tokens if context is None else min(max_tokens, max(context, 2))
 
 
+def length_limit(
+    max_tokens: int, tokenizer: Tokenizer, setting: str = "rendering.max_tokens"
+) -> tuple[str, str]:
+    """Return the limit on sequences that applies, as text, and the fix for those that exceed it."""
+    longest = longest_sequence(max_tokens, tokenizer)
+    if longest < max_tokens:
+        return f"the model's context of {tokenizer.context_length} tokens", "shorten the rows"
+    return f"{setting}={max_tokens}", f"raise {setting}, or shorten the rows"
+
+
 def check_vocabulary(tokens: Tokens, tokenizer: Tokenizer, where: str) -> None:
     """Raise DataError for a token that the tokenizer has and the model does not know."""
     known = tokenizer.model_vocabulary

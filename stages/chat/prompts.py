@@ -15,7 +15,7 @@ from kitchen.types import Tokens
 from stages.chat.conversations import Conversation
 from stages.chat.left_out import check_messages_rendered
 from stages.chat.messages import Message, message_to_dict, messages_from_dicts
-from stages.chat.model_limits import has_room
+from stages.chat.model_limits import has_room, length_limit
 from stages.chat.prefill import check_prefills, json_prefill
 from stages.chat.render import RenderDataset
 from stages.chat.template import (
@@ -150,6 +150,17 @@ def prompts_with_room(
         if has_room(prompt, max_tokens, setting, tokenizer, row.where, render.overlong):
             prompts[at] = prompt
     return prompts
+
+
+def all_too_long(
+    rows: Sequence[Conversation], tokenizer: Tokenizer, render: RenderDataset
+) -> DataError:
+    """Return the error for a held-out set whose rows are all dropped because of their length."""
+    limit, fix = length_limit(render.max_tokens, tokenizer)
+    return DataError(
+        f"{rows[0].where}: this row and all others of its held-out set are dropped, because they "
+        f"do not fit into {limit}: {fix}"
+    )
 
 
 def whole_prompt_tokens(

@@ -33,7 +33,7 @@ from stages.chat.masks import (
 )
 from stages.chat.messages import message_text
 from stages.chat.model_limits import Overlong as Overlong  # re-exported
-from stages.chat.model_limits import check_sequence, longest_sequence
+from stages.chat.model_limits import check_sequence, length_limit, longest_sequence
 from stages.chat.template import (
     PromptRendering,
     check_fields_rendered,
@@ -228,19 +228,16 @@ class RenderedDatums(Sequence[Datum]):
             if tokens_left > 0:
                 self._cached.append(row.data)
         if not self.counts.datums:
-            longest = longest_sequence(render.max_tokens, tokenizer)
-            fix = "raise rendering.max_tokens, or set rendering.overlong=truncate"
-            if longest < render.max_tokens:
-                fix = "the model's context; shorten them, or set rendering.overlong=truncate"
+            limit, fix = length_limit(render.max_tokens, tokenizer)
             if render.overlong == "truncate":
-                fix = (
-                    "cut to that length, they have no token to train on: raise it, or "
-                    "shorten prompts"
-                )
+                reason = f"cut to {limit}, they have no token to train on"
+            else:
+                reason = f"they exceed {limit}"
+                fix += ", or set rendering.overlong=truncate"
             raise DataError(
                 f"no data is left: all {self.counts.dropped} datums of {self.counts.rows} rows "
-                f"were dropped, because they exceed max_tokens={longest} ({fix}), or "
-                "because the chat template changes answers that a model sampled"
+                f"were dropped, because {reason} ({fix}), or because the chat template changes "
+                "answers that a model sampled"
             )
 
     def check_text(self) -> None:

@@ -119,7 +119,7 @@ def load_splits(reader: DatasetReader) -> LoadedDataset:
             for split in test_splits
         }
     else:
-        held_out_indices = reader.held_out_rows(rows[train_split])
+        held_out_indices = reader.held_out_rows(opened[train_split])
         held_out = {"held_out": select(rows[train_split], held_out_indices)}
     train = reader.training_rows(rows[train_split], held_out_indices)
     parts = [(train_split, "trained on", train)]

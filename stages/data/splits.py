@@ -151,21 +151,26 @@ class DatasetReader:
             indices = np.sort(chosen)
         return select(data, indices)
 
-    def held_out_rows(self, data: Dataset) -> Indices:
+    def held_out_rows(self, split: SplitRows) -> Indices:
         """Choose the rows to hold out if no split is held out; the same for every run's seed."""
-        rows = len(data)
+        rows = len(split.data)
         share = self.config.held_out
         count = min(round(rows * share), self.config.held_out_rows)
         if not 0 < count < rows:
-            self._refuse_share(data, count)
+            self._refuse_share(split, count)
         random = np.random.default_rng(HELD_OUT_SEED)
         return np.sort(random.choice(rows, count, replace=False))
 
-    def _refuse_share(self, data: Dataset, count: int) -> None:
-        tuple(ParsedRows(data, self.parse))  # errors in the rows themselves come first
-        rows = len(data)
+    def _refuse_share(self, split: SplitRows, count: int) -> None:
+        tuple(ParsedRows(split.data, self.parse))  # errors in the rows themselves come first
+        rows, bad = len(split.data), split.bad_rows
         better = 1 / rows if count == 0 else 1 - 1 / rows
         fix = "add rows" if rows < 2 else f"add rows, or set reading.held_out={better:.3g}"
+        if bad:
+            fix = (
+                f"{len(bad)} of {rows + len(bad)} rows were left out by reading.bad_rows=drop, the "
+                f"first because {bad[0].reason} ({bad[0].where}): correct them, {fix}"
+            )
         raise DataError(
             f"{self.dataset}: reading.held_out={self.config.held_out} of {rows} rows holds "
             f"{count} out; at least one row must be held out and one trained on: {fix}"

@@ -15,7 +15,7 @@ from kitchen.errors import DataError, RunFailed
 from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Datum
 from stages.chat.conversations import Conversation, Message
-from stages.chat.prompts import answer_content, prompt_messages, prompt_text
+from stages.chat.prompts import all_too_long, answer_content, prompt_messages, prompt_text
 from stages.chat.render import Overlong, RenderDataset
 
 
@@ -97,11 +97,7 @@ async def score_choices(
     """Score the choices of all rows at once, without rows that are dropped as too long."""
     rendered = [choice_datums(row, tokenizer, render) for row in conversations]
     if not any(rendered):
-        raise DataError(
-            f"{conversations[0].where}: this row and all others of its held-out set are dropped, "
-            f"because they do not fit into max_tokens={render.max_tokens}. Raise "
-            "rendering.max_tokens"
-        )
+        raise all_too_long(conversations, tokenizer, render)
     stop_ids = {*tokenizer.stop_ids, tokenizer.end_id}
 
     async def score(data: Sequence[Datum]) -> Sequence[float]:

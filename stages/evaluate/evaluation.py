@@ -29,6 +29,7 @@ from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Table
 from stages.chat.conversations import Conversation
 from stages.chat.prompts import (
+    all_too_long,
     answers_by_tool_call,
     prompt_tokens,
     prompts_with_room,
@@ -259,11 +260,7 @@ class _Evaluator:
         rendered = [(row.where, self.render.datums(row, self.tokenizer)) for row in conversations]
         rows = [(where, data) for where, data in rendered if data]
         if not rows:
-            raise DataError(
-                f"{conversations[0].where}: this row and all others of its held-out set are "
-                f"dropped, because they do not fit into max_tokens={self.render.max_tokens}. Raise "
-                "rendering.max_tokens"
-            )
+            raise all_too_long(conversations, self.tokenizer, self.render)
         nats = await asyncio.gather(*(self._nats(data) for _, data in rows))
         for (where, _), row_nats in zip(rows, nats, strict=True):
             if not math.isfinite(row_nats):

@@ -21,6 +21,7 @@ from kitchen.ports import (
 from kitchen.stage import Stage
 from kitchen.types import Metrics, RunId, Table
 from stages.chat.conversations import Conversation, Message, TrainRows
+from stages.chat.model_limits import length_limit
 from stages.chat.render import RenderDataset
 from stages.chat.template import TemplateInputs
 from stages.chat.token_cost import EpochSize
@@ -128,10 +129,10 @@ class BuildJudgePairs(Stage):
         rendered = [pair_of(row.chosen, row.rejected, tokenizer, self.render) for row in rows]
         pairs = tuple(pair for pair in rendered if pair is not None)
         if not pairs:
+            limit, fix = length_limit(self.render.max_tokens, tokenizer, "judge.max_tokens")
             raise DataError(
                 f"the judge can read none of the {len(rows)} comparisons: they do not fit into "
-                f"judge.max_tokens={self.render.max_tokens} (raise it), or the judge's chat "
-                "template changes all answers."
+                f"{limit} ({fix}), or the judge's chat template changes all answers."
             )
         return PairData(pairs), Metrics({"data/unread": float(len(rows) - len(pairs))})
 

@@ -22,6 +22,7 @@ from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.chat.conversations import Conversation, Message, parse_completion, parse_conversation
 from stages.chat.masks import TrainOn
 from stages.chat.messages import message_text
+from stages.chat.model_limits import length_limit
 from stages.chat.prompts import prompt_messages, prompts_with_room, reference_answer
 from stages.chat.render import RenderDataset, RenderedRow, render_row, stripped_note
 from stages.chat.row_columns import check_columns
@@ -126,6 +127,7 @@ class RenderedPairs:
     """The comparisons of one set, rendered."""
 
     rows: Sequence[RenderedPair]
+    limit: tuple[str, str]  # on the length of answers, and the fix for longer ones
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -396,7 +398,8 @@ def preview_pairs(
     """
     complete = [row for row in rows if row.rejected is not None]
     rendered = RenderedPairs(
-        [render_pair(row.chosen, row.rejected, tokenizer, render) for row in complete]
+        [render_pair(row.chosen, row.rejected, tokenizer, render) for row in complete],
+        length_limit(render.max_tokens, tokenizer),
     )
     sizes = [len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in rendered.pairs]
     first: list[tuple[Datum, Datum | None]] = list(rendered.pairs[:1])
@@ -503,7 +506,8 @@ class RenderPairs(Stage):
             [
                 render_pair(row.chosen, rejections.rejected(name, at, row), tokenizer, self.render)
                 for at, row in enumerate(rows)
-            ]
+            ],
+            length_limit(self.render.max_tokens, tokenizer),
         )
 
     def _check(
@@ -535,7 +539,7 @@ def _lacking(rejections: SampledRejections, name: str, rows: Sequence[Comparison
 def _reasons(rendered: RenderedPairs, lacking: int, render: RenderDataset) -> str:
     """Return the reasons why all rows of a set are dropped, and how to fix each."""
     count = len(rendered.rows)
-    raise_limit = f"max_tokens={render.max_tokens} (raise rendering.max_tokens)"
+    limit = "{} ({})".format(*rendered.limit)
     reasons = []
     if lacking:
         reasons.append(
@@ -545,7 +549,7 @@ def _reasons(rendered: RenderedPairs, lacking: int, render: RenderDataset) -> st
     if rendered.equal and render.overlong == "truncate":
         reasons.append(
             f"the two answers of {rendered.equal} of {count} rows have the same tokens once "
-            f"truncated to {raise_limit}"
+            f"truncated to {limit}"
         )
     elif rendered.equal:
         reasons.append(
@@ -553,7 +557,7 @@ def _reasons(rendered: RenderedPairs, lacking: int, render: RenderDataset) -> st
         )
     if too_long := count - lacking - rendered.equal:
         reasons.append(
-            f"{too_long} of {count} rows are longer than {raise_limit}, or are changed by the "
+            f"{too_long} of {count} rows are longer than {limit}, or are changed by the "
             "chat template"
         )
     return ", and ".join(reasons)

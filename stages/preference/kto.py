@@ -13,7 +13,7 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
-from stages.chat.model_limits import longest_sequence
+from stages.chat.model_limits import length_limit, longest_sequence
 from stages.chat.prompts import prompt_messages
 from stages.chat.render import RenderDataset, render_row
 from stages.chat.row_columns import check_columns
@@ -203,6 +203,7 @@ class RenderedAnswers:
     # the number of rows whose tools are in the system message, and of answers that lose white
     # space to the template, if there are any
     other_counts: Mapping[str, int]
+    limit: tuple[str, str]  # on the length of answers, and the fix for longer ones
 
     @property
     def good(self) -> int:
@@ -282,7 +283,7 @@ class RenderLabelledAnswers(Stage):
         rows = [*_label_both("", comparisons.train, SampledRejections({})), *labelled.sets[""]]
         rendered = self._answers(rows, tokenizer)
         if not rendered.answers:
-            raise DataError(f"nothing to train on: {self._reasons([rendered])}.")
+            raise DataError(f"nothing to train on: {_reasons([rendered])}.")
         sizes = [len(answer.datum.tokens) for answer in rendered.answers]
         unsampled = unsampled_tokens(comparisons.train, tokenizer, self.render, mistakes)
         total = 2 * sum([*sizes, *unsampled])
@@ -300,9 +301,9 @@ class RenderLabelledAnswers(Stage):
         """Raise DataError if there is nothing to train on, or nothing to evaluate on."""
         count = len(train.answers)
         if not count:
-            raise DataError(f"nothing to train on: {self._reasons([train])}.")
+            raise DataError(f"nothing to train on: {_reasons([train])}.")
         if not 0 < train.good < count:
-            left_out = f" ({self._reasons([train])})" if train.equal else ""
+            left_out = f" ({_reasons([train])})" if train.equal else ""
             raise DataError(
                 f"{train.good} of {count} answers to train on are good{left_out}, but KTO needs "
                 "good and bad ones. Add rows, or, if the model samples the bad ones, sample more "
@@ -310,22 +311,9 @@ class RenderLabelledAnswers(Stage):
             )
         if not any(part.answers for part in held_out):
             raise DataError(
-                f"nothing to evaluate on: {self._reasons(held_out)}. Or hold out more rows "
+                f"nothing to evaluate on: {_reasons(held_out)}. Or hold out more rows "
                 "(reading.held_out)."
             )
-
-    def _reasons(self, parts: Sequence[RenderedAnswers]) -> str:
-        """Return the reasons why no answer of these sets is left, and how to fix them."""
-        limit = f"max_tokens={self.render.max_tokens}"
-        if equal := sum(part.equal for part in parts):
-            return (
-                f"{equal} answers are left out because, once truncated to {limit}, they have "
-                "the same tokens as an answer with the other label: raise rendering.max_tokens"
-            )
-        return (
-            f"no answer fits into {limit} (raise rendering.max_tokens), or the chat template "
-            "changes all answers"
-        )
 
     def _answers(self, rows: Sequence[LabelledAnswer], tokenizer: Tokenizer) -> RenderedAnswers:
         """Render answers, without those that, truncated, equal one of the other label."""
@@ -349,7 +337,8 @@ class RenderLabelledAnswers(Stage):
         ]
         tools = tool_counts([row.conversation for row in rows], tokenizer, self.render)
         counts = {**tools, **stripped_counts(stripped)}
-        return RenderedAnswers(kept, len(answers) - len(kept), counts)
+        limit = length_limit(self.render.max_tokens, tokenizer)
+        return RenderedAnswers(kept, len(answers) - len(kept), counts, limit)
 
     def _pairs(self, rendered: RenderedAnswers, tokenizer: Tokenizer) -> tuple[Pair, ...]:
         data = [_labelled(answer.datum, answer.good) for answer in rendered.answers]
@@ -368,6 +357,17 @@ class RenderLabelledAnswers(Stage):
             no_weights = np.zeros(len(datum.tokens), np.float32)
             return Datum(datum.tokens, {"target_tokens": datum.targets, "weights": no_weights})
         return mismatched(datum, data[other], max_tokens)
+
+
+def _reasons(parts: Sequence[RenderedAnswers]) -> str:
+    """Return the reasons why no answer of these sets is left, and how to fix them."""
+    limit, fix = parts[0].limit
+    if equal := sum(part.equal for part in parts):
+        return (
+            f"{equal} answers are left out because, once truncated to {limit}, they have "
+            f"the same tokens as an answer with the other label: {fix}"
+        )
+    return f"no answer fits into {limit} ({fix}), or the chat template changes all answers"
 
 
 def _label_both(

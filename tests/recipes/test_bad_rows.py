@@ -186,3 +186,15 @@ def test_dropped_rows_do_not_shorten_a_run(tmp_path: Path) -> None:
     reading = {**DROP, "held_out": 0.5}
     seen = run(tmp_path, SlBasic(**settings, reading=reading, rendering=RenderDataset()))
     assert len(seen.series("loss")) == 2
+
+
+@pytest.mark.parametrize("recipe", [SlBasic, Dpo, Kto])
+@pytest.mark.parametrize("stream", [False, True])
+def test_too_few_rows_after_bad_ones_say_so(
+    tmp_path: Path, recipe: type[Recipe], stream: bool
+) -> None:
+    rows = [{"prompt": "a?", "completion": "b"}, {"prompt": "a?", "completion": 3}, {"prompt": "c"}]
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    reading = {**DROP, "stream": stream, "limit": 9, "held_out": 0.5}
+    with pytest.raises(DataError, match=r"2 of 3 rows were left out by .*drop.*d\.jsonl:2"):
+        run(tmp_path, recipe(dataset="d.jsonl", reading=reading))

@@ -124,6 +124,32 @@ def test_rows_beyond_the_context_obey_overlong(tmp_path: Path, name: str, overlo
         assert seen.series("data/truncated") == [overlong == "truncate"]
 
 
+LONG_PROMPTS: Mapping[str, Mapping[str, Any]] = {
+    "sl_basic": {"prompt": LONG, "completion": "b"},
+    "chat_sl": CASES["chat_sl"][2],
+    "dpo": {"prompt": LONG, "chosen": "y", "rejected": "n"},
+    "kto": {"prompt": LONG, "completion": "b", "label": True},
+}
+
+
+@pytest.mark.parametrize("name", LONG_PROMPTS)
+@pytest.mark.parametrize("overlong", ["drop", "truncate"])
+def test_the_limit_that_drops_all_rows_is_named(tmp_path: Path, name: str, overlong: str) -> None:
+    recipe, settings, _ = CASES[name]
+    row = LONG_PROMPTS[name]
+    rows = [{**row, **({"label": at % 2 == 0} if "label" in row else {})} for at in range(4)]
+    write(tmp_path, rows, good(row))
+    limits = (
+        (20, r"max_tokens=20\b.*raise rendering\.max_tokens"),
+        (1024, rf"the model's context of {SMALL_CONTEXT} tokens.*shorten"),
+    )
+    for max_tokens, problem in limits:
+        rendering = {"overlong": overlong, "max_tokens": max_tokens}
+        with pytest.raises(DataError, match=problem) as caught:
+            show(tmp_path, recipe(**settings, rendering=rendering))
+        assert ("raise" in str(caught.value)) == (max_tokens == 20)
+
+
 @pytest.mark.parametrize(("overlong", "answered"), [("drop", 8), ("truncate", 9)])
 def test_questions_beyond_the_context_obey_overlong(
     tmp_path: Path, overlong: str, answered: int
