@@ -97,10 +97,18 @@ class AdapterFolder:
     base: str  # name of the base model
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Load the LoRA weights."""
+        """Load the LoRA weights; raises BackendError for one that is not a finite number."""
         from safetensors.torch import load_file
 
-        return load_file(self.folder / WEIGHTS)
+        tensors = load_file(self.folder / WEIGHTS)
+        for key, tensor in tensors.items():
+            if not tensor.float().isfinite().all():
+                raise BackendError(
+                    f"{self.name}: {self.folder / WEIGHTS}: {key} has values that are not finite "
+                    "numbers: the file is damaged, or training diverged; fetch or export the "
+                    "adapter again, or use an earlier one"
+                )
+        return tensors
 
 
 def read_adapter(hub: HubClient, name: str) -> AdapterFolder | None:
@@ -152,6 +160,11 @@ def _supported_lora(config: Mapping[str, Any], source: str) -> Lora:
         raise BackendError(f"{source}: r is {json.dumps(rank)}, but must be a number above 0")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise BackendError(f"{source}: lora_alpha is {json.dumps(alpha)}, but must be a number")
+    if alpha == 0:
+        raise BackendError(
+            f"{source}: lora_alpha is 0, so the adapter has no effect on its base model; correct "
+            "it, or use the base model"
+        )
     # rsLoRA scales by alpha / √r, plain LoRA by alpha / r
     return Lora(rank, alpha=float(alpha) * (math.sqrt(rank) if config.get("use_rslora") else 1.0))
 

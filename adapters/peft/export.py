@@ -90,6 +90,7 @@ def _from_folder(hub: HubClient, name: str) -> _PeftAdapter:
             f"programs open it as it is, in {hub.fetch(name)}"
         )
     check_inside(adapter.folder, adapter.folder.glob("adapter_*"))
+    adapter.tensors()  # refuses those that are not finite
     base = hub.fetch(adapter.base)
     return _PeftAdapter(
         name,

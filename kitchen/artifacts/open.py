@@ -161,7 +161,12 @@ def _check_chosen(
                 f"{name}: {reason}; name the adapter to use, --{port} NAME, with its settings, "
                 f"--set {port}.KEY=VALUE"
             )
-    trained_with = order.adapters["training"]
+    trained_with = order.adapters.get("training")
+    if trained_with is None:
+        raise ConfigError(
+            f"{name}: its record (run.json) names no training adapter (order.adapters.training), "
+            "so the run has no weights; if the record was edited, restore it from a copy"
+        )
     training = chosen.get("training", trained_with)
     if training != trained_with and "training" not in order.objects:
         adapter_class("training", training)  # raises its own error for an unknown adapter

@@ -188,6 +188,10 @@ def _wrong_key(record: Any) -> str:
         values = record["order"][key]
         if wrong := _first_mismatch(values, dict.fromkeys(values, kind)):
             return f"order.{key}.{wrong}"
+    order = record["order"]
+    for port in (*order["adapter_settings"], *map(str, order["objects"])):
+        if port not in order["adapters"]:
+            return f"order.adapters.{port}"
     for attempt in record["attempts"]:
         if not isinstance(attempt, dict) or _first_mismatch(attempt, _ATTEMPT_TYPES):
             return "attempts"

@@ -201,6 +201,8 @@ def test_configurations_of_peft_are_refused_by_value(
         ({"r": 0}, "r is 0, but must be"),
         ({"lora_alpha": "12"}, 'lora_alpha is "12", but must be a number'),
         ({"lora_alpha": float("nan")}, "lora_alpha is NaN, but must be a number"),
+        ({"lora_alpha": 0}, "lora_alpha is 0, so the adapter has no effect"),
+        ({"lora_alpha": 0.0, "use_rslora": True}, "lora_alpha is 0, so the adapter has no effect"),
     ],
 )
 def test_unknown_fields_and_bad_values_are_refused(
@@ -232,6 +234,25 @@ def _tensors(folder: Path, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> 
 
     path = folder / "adapter_model.safetensors"
     save_file(edit(load_file(path)), path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("matrix", ["A", "B"])
+def test_weights_that_are_not_finite_are_refused(
+    value: float, matrix: str, adapter: Path, training: PeftTraining, tmp_path: Path
+) -> None:
+    def spoil(tensors: dict[str, Any]) -> dict[str, Any]:
+        tensors[f"{Q}{matrix}.weight"][-1, -1] = value
+        return tensors
+
+    _tensors(adapter, spoil)
+    for name, use in uses(training, tmp_path).items():
+        if name in ("find", "lora"):  # read no numbers
+            continue
+        with pytest.raises(BackendError) as caught:
+            use(f"path:{adapter}")
+        expected = f"adapter_model.safetensors: {Q}{matrix}.weight has values that are not finite"
+        assert expected in str(caught.value)
 
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj.lora_"

@@ -192,6 +192,21 @@ def test_an_answer_that_is_cut_is_noted() -> None:
     assert shown == "fin\n(truncated at 3 tokens; --max-tokens allows more)\n"
 
 
+def test_a_record_without_a_training_adapter_is_an_error(here: Path) -> None:
+    path = here / "runs/dish/run.json"
+    before = path.read_text()
+    record = json.loads(before)
+    del record["order"]["adapters"]["training"]
+    try:
+        for settings in ({}, {"training": {}}):
+            record["order"]["adapter_settings"] = settings
+            path.write_text(json.dumps(record))
+            for command in (("sample", "dish", "?"), ("export", "dish", "--to", "elsewhere")):
+                assert "order.adapters.training" in output(2, *command)
+    finally:
+        path.write_text(before)
+
+
 def test_an_evaluation_is_a_run_with_intervals() -> None:
     command = ("eval", "dish", "--dataset", "chats", *AS_TEXT, "--json")
     found: dict[str, Any] = json.loads(invoke(*command).stdout)

@@ -127,6 +127,20 @@ def test_a_changed_record_is_named_and_listed(before: bytes, after: bytes) -> No
     assert read_run(blobs, "dish") == edited
 
 
+@pytest.mark.parametrize("port", ["training", "datasets"])
+def test_settings_of_an_adapter_without_a_name_are_refused(port: str) -> None:
+    blobs = FakeBlobs()
+    kitchen.run(SlBasic, settings=SETTINGS, training="fake", blobs=blobs, name="dish")
+    for key, value in (("adapter_settings", {port: {}}), ("objects", [port])):
+        record = read_run(blobs, "dish")
+        del record["order"]["adapters"][port]
+        record["order"] = {**record["order"], "adapter_settings": {}, "objects": [], key: value}
+        changed = FakeBlobs()
+        changed.write("dish/run.json", json.dumps(record).encode())
+        with pytest.raises(ConfigError, match=rf"no 'order\.adapters\.{port}' of the right type"):
+            read_run(changed, "dish")
+
+
 @pytest.mark.parametrize("claim", [b"", b"{}", b"[1]", b"\xff", b'{"host": 1}', b'{"pid": "x"'])
 def test_a_damaged_lease_is_taken_over_on_request(claim: bytes) -> None:
     blobs = FakeBlobs()

@@ -365,7 +365,7 @@ def test_too_long_training_answers_are_an_error() -> None:
     comparisons, labels, *_ = LoadLabelledAnswers("two").run(
         FakeDatasets({"two": {"train": ROWS, "held": ROWS}})
     )
-    with pytest.raises(DataError, match="no answer fits into max_tokens=2"):
+    with pytest.raises(DataError, match=r"no answer fits into rendering\.max_tokens=2"):
         RenderLabelledAnswers(RenderDataset(max_tokens=2, overlong="drop")).run(
             comparisons, SampledRejections({}), labels, ByteTokenizer()
         )
