@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,9 +122,7 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
     checkpoint = _find_checkpoint(name, store, blobs, status)
     if name.at != "final" or checkpoint.kind != "training":
         return weights_of(name.name, checkpoint, blobs, name.at)
-    if not structlog.is_configured():
-        configure()
-    log.warning(
+    _warn(
         f"{name}: the run ({status}) has no final weights yet; these are the weights of its last "
         f"save point, after {checkpoint.step} optimiser steps"
     )
@@ -160,19 +159,23 @@ def _find_checkpoint(
         if unrecorded:
             return unrecorded
     if name.at != "best" and status != "completed":
-        saved = _find_save_point(name, store)
+        saved = _find_save_point(name, store, blobs)
         if saved:
             return saved
-    raise ConfigError(_missing_weights(name, rows, store, status))
+    raise ConfigError(_missing_weights(name, rows, store, blobs, status))
 
 
 def _missing_weights(
-    name: WeightsName, rows: Sequence[Row], store: CheckpointStore, status: str
+    name: WeightsName,
+    rows: Sequence[Row],
+    store: CheckpointStore,
+    blobs: BlobStore,
+    status: str,
 ) -> str:
     """Return the text of the error for weights that a run does not have, with those that it has."""
     existing = list(_existing_exports(rows, store))
     if status != "completed":
-        steps = sorted({checkpoint.step for checkpoint in _save_points(name, store)})
+        steps = sorted({checkpoint.step for checkpoint in _save_points(name, store, blobs)})
         existing += [f"{step} (save point)" for step in steps]
     wanted = f"weights of step {name.at}" if name.at.isdigit() else f"{name.at} weights"
     advice = "" if status == "completed" else "; resume the run first"
@@ -180,23 +183,50 @@ def _missing_weights(
     return f"{name}: the run ({status}) has no {wanted}; {available}"
 
 
-def _find_save_point(name: WeightsName, store: CheckpointStore) -> Checkpoint | None:
+def _warn(text: str) -> None:
+    if not structlog.is_configured():
+        configure()
+    log.warning(text)
+
+
+def _find_save_point(
+    name: WeightsName, store: CheckpointStore, blobs: BlobStore
+) -> Checkpoint | None:
     """Return the weights in training at the newest save point, or at the one of a step."""
     saved = [
         checkpoint
-        for checkpoint in _save_points(name, store)
+        for checkpoint in _save_points(name, store, blobs)
         if name.at in ("final", str(checkpoint.step))
     ]
     return max(saved, key=lambda checkpoint: checkpoint.path, default=None)
 
 
-def _save_points(name: WeightsName, store: CheckpointStore) -> Sequence[Checkpoint]:
-    """Return the weights in training at the save points that a run still has."""
-    return [
-        checkpoint
-        for checkpoint in store.checkpoints(f"{name.name}/save/")
-        if checkpoint.path.endswith(f"/{TrainingSession.__name__}")
-    ]
+def _save_points(
+    name: WeightsName, store: CheckpointStore, blobs: BlobStore
+) -> Sequence[Checkpoint]:
+    """Return the weights in training at the save points that a run still has.
+
+    A damaged one is skipped with a warning if another one is intact.
+    """
+    prefix = f"{name.name}/save/"
+    try:
+        return _in_training(store.checkpoints(prefix))
+    except CorruptCheckpoint as error:
+        folders = {path.removeprefix(prefix).partition("/")[0] for path in blobs.list(prefix)}
+        intact: list[Checkpoint] = []
+        for folder in sorted(folders):
+            with suppress(CorruptCheckpoint):
+                intact += _in_training(store.checkpoints(f"{prefix}{folder}/"))
+        if not intact:
+            raise
+        _warn(f"{name}: a damaged save point is skipped: {error}")
+        return intact
+
+
+def _in_training(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return the weights in training among the checkpoints of save points."""
+    end = f"/{TrainingSession.__name__}"
+    return [checkpoint for checkpoint in checkpoints if checkpoint.path.endswith(end)]
 
 
 def _matches(at: str, row: Row) -> bool:

@@ -200,12 +200,12 @@ class SavePointStore:
         return self._state.paths() | (self._previous.paths() if self._previous else set())
 
     async def _delete_checkpoints(self, oldest: RunState, loop: ForEach, scope: Scope) -> None:
-        """Delete checkpoints that no state needs; only after the commit, which may fail."""
-        retained = self._retained()
+        """Delete this run's checkpoints that no state needs, after the commit, which may fail."""
+        old = {path for path in oldest.paths() - self._retained() if path.startswith(self._prefix)}
         kinds = {qualified_name(kind): kind for kind in carried(loop) if is_checkpointable(kind)}
         for point in oldest.points.values():
             for name, checkpoint in point.checkpoints.items():
-                if checkpoint.path not in retained and name in kinds:
+                if checkpoint.path in old and name in kinds:
                     await scope[kinds[name]].delete(checkpoint)
 
     def _delete_leftovers(self) -> None:

@@ -53,7 +53,8 @@ class StartExports(Stage):
 class TrackBestExport(Stage):
     """Keep the latest exports and the one with the lowest held-out loss, and delete the others.
 
-    Without a CheckpointStore, nothing is deleted.
+    Only exports in the folder of the new one are deleted: those before it come from a save point,
+    which may name the weights of another run. Without a CheckpointStore, nothing is deleted.
     """
 
     last: int  # number of latest exports to keep
@@ -68,13 +69,14 @@ class TrackBestExport(Stage):
         best, best_loss = exports.best, exports.best_loss
         if held_out.loss < best_loss:
             best, best_loss = weights, held_out.loss
-        earlier = [old for old in exports.weights if old.path != weights.path]
-        everything = (*earlier, weights)
+        everything = (*(old for old in exports.weights if old.path != weights.path), weights)
         paths_to_keep = {export.path for export in everything[-self.last :]}
         if best is not None:
             paths_to_keep.add(best.path)
+        own = weights.path.rpartition("/")[0] + "/"
         for export in everything:
-            if checkpoints is not None and export.path not in paths_to_keep:
+            is_stale = export.path not in paths_to_keep and export.path.startswith(own)
+            if checkpoints is not None and is_stale:
                 checkpoints.delete(export)
         remaining = tuple(export for export in everything if export.path in paths_to_keep)
         metrics = {f"held_out_{name}": value for name, value in held_out.metrics.items()}

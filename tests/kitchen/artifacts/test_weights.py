@@ -200,6 +200,31 @@ def test_interrupted_run_has_the_weights_of_its_last_save_point(
     assert final.path == "dish/weights/final"
 
 
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"step": 1}'])
+def test_a_damaged_save_point_does_not_hide_others(
+    damage: bytes, blobs: FakeBlobs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Killed):
+        trained(blobs, KillAt(60), save_every=1, eval_every=0)
+    training = FakeTraining(blobs)
+    points = [point for point in training.checkpoints("dish/save/") if point.kind == "training"]
+    older, newer = points[-2:]
+    assert older.step < newer.step
+    for damaged, intact in ((older, newer), (newer, older)):
+        manifest = f"{damaged.path}/checkpoint.json"
+        before = blobs.read(manifest) or b""
+        blobs.write(manifest, damage)
+        assert find_weights("run:dish", training, blobs).source == intact
+        assert f"a damaged save point is skipped: {manifest}" in capsys.readouterr().err
+        with pytest.raises(ConfigError, match=rf"no weights of .* {intact.step} \(save point\)"):
+            find_weights(f"run:dish@{damaged.step}", training, blobs)
+        blobs.write(manifest, before)
+    for point in points:
+        blobs.write(f"{point.path}/checkpoint.json", damage)
+    with pytest.raises(CorruptCheckpoint, match="dish/save/"):
+        find_weights("run:dish", training, blobs)
+
+
 def test_damaged_checkpoint_is_named(blobs: FakeBlobs) -> None:
     training = trained(blobs)
     blobs.write("dish/weights/final/checkpoint.json", b"{")

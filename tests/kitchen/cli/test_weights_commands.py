@@ -201,7 +201,7 @@ def test_a_record_without_a_training_adapter_is_an_error(here: Path) -> None:
         for settings in ({}, {"training": {}}):
             record["order"]["adapter_settings"] = settings
             path.write_text(json.dumps(record))
-            for command in (("sample", "dish", "?"), ("export", "dish", "--to", "elsewhere")):
+            for command in (("sample", "dish", "?"), ("export", "dish", "elsewhere")):
                 assert "order.adapters.training" in output(2, *command)
     finally:
         path.write_text(before)

@@ -276,6 +276,27 @@ def test_lost_rows_are_refused_unless_accepted(journal: str) -> None:
     assert outcome(blobs) == outcome(whole)
 
 
+def test_checkpoints_of_another_run_are_not_deleted() -> None:
+    recipe = BASIC.model_copy(update={"save_every": 1, "eval_every": 1})
+    observer, whole = KillAt(), FakeBlobs()
+    cook(recipe, whole, observer)
+    blobs = FakeBlobs()
+    with pytest.raises(Killed):
+        cook(recipe, blobs, KillAt(observer.calls // 2))
+    for name in blobs.list("run/"):
+        blobs.write(name.replace("run/", "other/", 1), blobs.read(name) or b"")
+    others = {name: blobs.read(name) for name in blobs.list("other/")}
+    for name in save_points(blobs):
+        text = unseal(blobs.read(name) or b"")
+        assert '"run/save/' in text
+        assert "run/weights/" in text
+        changed = text.replace("run/save/", "other/save/").replace("run/weights/", "other/weights/")
+        blobs.write(name, seal(changed))
+    cook(recipe, blobs)
+    assert read_run(blobs, "run")["status"] == "completed"
+    assert {name: blobs.read(name) for name in blobs.list("other/")} == others
+
+
 def test_another_plan_is_refused_before_a_save_point() -> None:
     blobs = FakeBlobs()
     with pytest.raises(Killed):

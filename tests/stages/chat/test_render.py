@@ -357,7 +357,7 @@ def test_overlong_datums_are_cut_or_dropped_and_counted():
     exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), ByteTokenizer())
     assert exact.counts.truncated == 0
     dropping = RenderDataset(max_tokens=2, overlong="drop"), "rendering.overlong=truncate"
-    truncating = RenderDataset(max_tokens=2, overlong="truncate"), "shorten prompts"
+    truncating = RenderDataset(max_tokens=2, overlong="truncate"), "shorten the rows"
     for rendering, fix in (dropping, truncating):
         with pytest.raises(DataError, match=rf"no data is left: all 1 .* of 1 rows.*{fix}"):
             rendering.run(TrainRows((long,)), ByteTokenizer())
