@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from kitchen.errors import ApiError, BackendError, ConfigError, DataError, SessionLost
+from collections.abc import Iterator
+
+from kitchen.errors import (
+    ApiError,
+    ConfigError,
+    DataError,
+    Interrupted,
+    QualityError,
+    SessionLost,
+)
 from kitchen.ports.blobs import BlobStore
 
-_AWAY = (ApiError, SessionLost)  # a server may answer later
+# a server may answer later; a full disk can be emptied
+_OUTSIDE = (ApiError, SessionLost, Interrupted, KeyboardInterrupt, OSError, MemoryError)
 
 
 def has_save_point(blobs: BlobStore, run: str) -> bool:
@@ -17,9 +27,27 @@ def resuming_can_help(failure: BaseException, blobs: BlobStore, run: str) -> boo
     """Return whether a resumed run might not fail again with the same error.
 
     Its record has the settings and the digest of the data, so that mistakes in them would fail
-    again. Without a save point, it would start over with a backend that lacks the same thing.
+    again, and a run repeats what it did to the last bit. Without a save point it would start over,
+    so only a cause outside of the run can be gone; with one, code may be corrected meanwhile.
     """
-    if isinstance(failure, ConfigError | DataError) or blobs.read(f"{run}/run.json") is None:
+    if isinstance(failure, ConfigError | DataError | QualityError):
         return False
-    is_lacking = isinstance(failure, BackendError) and not isinstance(failure, _AWAY)
-    return not is_lacking or has_save_point(blobs, run)
+    if blobs.read(f"{run}/run.json") is None:
+        return False
+    return has_save_point(blobs, run) or has_outside_cause(failure)
+
+
+def has_outside_cause(failure: BaseException) -> bool:
+    """Return whether an error comes from outside of the run, such as a server or a full disk."""
+    return any(isinstance(error, _OUTSIDE) for error in _causes(failure))
+
+
+def _causes(failure: BaseException) -> Iterator[BaseException]:
+    """Yield an error, those of a group, and those that it was raised from."""
+    yield failure
+    if isinstance(failure, BaseExceptionGroup):
+        for error in failure.exceptions:
+            yield from _causes(error)
+    cause = failure.__cause__ or (None if failure.__suppress_context__ else failure.__context__)
+    if cause is not None:
+        yield from _causes(cause)

@@ -29,17 +29,14 @@ from kitchen.config.request import (
 )
 from kitchen.config.trust import check_trusted_order, needs_trust
 from kitchen.engine.plan import Plan
-from kitchen.errors import (
-    ConfigError,
-    KitchenError,
-)
+from kitchen.errors import ConfigError, KitchenError, user_frame
 from kitchen.recipe import Recipe
 from kitchen.runs.code import OtherCode
 from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.lock import InUse
 from kitchen.runs.logs import configure
 from kitchen.runs.record import LostRows, OtherMachine
-from kitchen.runs.resumable import has_save_point, resuming_can_help
+from kitchen.runs.resumable import has_outside_cause, has_save_point, resuming_can_help
 from kitchen.runs.store import (
     check_new_run_name,
     new_run_id,
@@ -199,10 +196,15 @@ def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
     hints = []
     if isinstance(failure, NotPublished):
         hints.append(f"to publish only its weights: {failed.command('push', failure.repo)}")
-    saved = has_save_point(blobs, failed.name)
-    state = "its progress is saved" if saved else "it had no save point and starts over"
     options = ["--trust"] if needs_trust(failed.order, same_process=False) else []
-    return [*hints, f"to resume ({state}): {failed.command('resume', *options)}"]
+    if not has_save_point(blobs, failed.name):
+        state = "to resume (it had no save point and starts over)"
+    elif user_frame(failure) and not has_outside_cause(failure):
+        state = "to resume after correcting the code (its progress is saved)"
+        options.append("--other-code")
+    else:
+        state = "to resume (its progress is saved)"
+    return [*hints, f"{state}: {failed.command('resume', *options)}"]
 
 
 def _outcome(failure: BaseException | None, kitchen: Kitchen, name: str, seconds: float) -> Outcome:

@@ -162,6 +162,12 @@ def test_failed_stage_keeps_its_cause_place_and_resume_call() -> None:
     assert run.status().state == "failed"
 
 
+def test_code_that_fails_again_from_the_start_suggests_no_resume() -> None:
+    with pytest.raises(RunFailed) as error:
+        kitchen.run(Stew(spoil="salt", save=0), training="fake", name="mine")
+    assert error.value.__notes__ == [f"in {Stew.title()} > Spoil"]
+
+
 def test_error_of_a_server_keeps_status_and_body() -> None:
     with pytest.raises(ApiError) as error:
         kitchen.run(Stew(spoil="api"), training="fake", runs="elsewhere", name="mine")

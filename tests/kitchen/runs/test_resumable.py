@@ -12,12 +12,14 @@ from kitchen.errors import (
     ConfigError,
     CorruptCheckpoint,
     DataError,
+    Interrupted,
     QualityError,
     ResumeError,
     RunFailed,
     SessionLost,
 )
-from kitchen.runs.resumable import has_save_point, resuming_can_help
+from kitchen.runs.resumable import has_outside_cause, has_save_point, resuming_can_help
+from stages.tasks.step_results import WrongResult
 
 
 def recorded(*, saved: bool) -> FakeBlobs:
@@ -31,26 +33,53 @@ def recorded(*, saved: bool) -> FakeBlobs:
 
 
 @pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize("kind", [ConfigError, DataError, PlanError, ResumeError])
+@pytest.mark.parametrize("kind", [ConfigError, DataError, PlanError, QualityError, ResumeError])
 def test_mistakes_fail_again(kind: type[Exception], saved: bool) -> None:
     assert not resuming_can_help(kind("wrong"), recorded(saved=saved), "mine")
 
 
-@pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize(
-    "failure",
-    [
-        RunFailed("no space left"),
-        CorruptCheckpoint("damaged"),
-        QualityError("too low"),
-        ZeroDivisionError(),
-        KeyboardInterrupt(),
-        SessionLost("gone"),
-        ApiError("busy", status=503),
-    ],
+def caused(cause: BaseException) -> RunFailed:
+    """Return an error that was raised from another one."""
+    failure = RunFailed("it failed")
+    failure.__cause__ = cause
+    return failure
+
+
+OUTSIDE = (
+    KeyboardInterrupt(),
+    Interrupted("stopped"),
+    SessionLost("gone"),
+    ApiError("busy", status=503),
+    OSError(28, "No space left on device"),
+    TimeoutError(),
+    MemoryError(),
+    caused(OSError(28, "No space left on device")),
+    caused(caused(ConnectionResetError())),
+    ExceptionGroup("several", [KeyError("a"), caused(TimeoutError())]),
 )
-def test_other_failures_may_not_repeat(failure: BaseException, saved: bool) -> None:
+INSIDE = (
+    RunFailed("a loss is not a finite number"),
+    CorruptCheckpoint("damaged"),
+    ZeroDivisionError(),
+    KeyError("reward"),
+    WrongResult("rated returned 0.5, and must return a StepResult"),
+    caused(KeyError("reward")),
+    ExceptionGroup("several", [KeyError("a"), ValueError()]),
+)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("failure", OUTSIDE)
+def test_causes_outside_of_a_run_may_be_gone(failure: BaseException, saved: bool) -> None:
+    assert has_outside_cause(failure)
     assert resuming_can_help(failure, recorded(saved=saved), "mine")
+
+
+@pytest.mark.parametrize("failure", INSIDE)
+def test_the_same_code_fails_again_from_the_start(failure: BaseException) -> None:
+    assert not has_outside_cause(failure)
+    assert not resuming_can_help(failure, recorded(saved=False), "mine")
+    assert resuming_can_help(failure, recorded(saved=True), "mine")
 
 
 def test_a_lacking_backend_needs_a_save_point() -> None:
