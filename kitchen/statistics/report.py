@@ -1,0 +1,63 @@
+"""The report of a comparison of runs, by held-out set and measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kitchen.statistics.comparison import Comparison
+from kitchen.statistics.corrections import Correction
+from kitchen.statistics.intervals import Interval
+from kitchen.statistics.significance import SignificanceResult
+from kitchen.types import Published
+
+
+@dataclass(frozen=True)
+class ComparedItems:
+    """The number of items that two runs, or groups of runs, have in a set."""
+
+    compared: int  # items of both; for different items, the sum
+    only_first: int = 0  # items that only the first has, or that failed in the second
+    only_second: int = 0
+    failed_first: int = 0  # items without a score
+    failed_second: int = 0
+
+
+@dataclass(frozen=True)
+class ComparedPair:
+    """A second run, or group of runs, compared with a first one, on one measure of one set."""
+
+    set: str
+    measure: str
+    first: str  # name of the run or group
+    second: str
+    items: ComparedItems
+    comparison: Comparison | None  # None if they cannot be compared
+    problem: str = ""  # why not
+    note: str = ""  # a caution
+    first_seeds: tuple[float, ...] = ()  # the mean of each run of a group
+    second_seeds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class OverallTest:
+    """A test whether any two of three or more runs differ, on one measure of one set."""
+
+    set: str
+    measure: str
+    names: tuple[str, ...]
+    test: SignificanceResult
+    why: str  # one sentence: why this test
+    beside: tuple[SignificanceResult, ...] = ()  # further tests
+    effects: Mapping[str, Interval] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ComparisonReport(Published):
+    """All comparisons of runs; their p-values are corrected together."""
+
+    pairs: tuple[ComparedPair, ...]
+    overall: tuple[OverallTest, ...]  # for three or more runs
+    correction: Correction
+    alpha: float
+    notes: tuple[str, ...] = ()  # on runs and sets that were not compared as a whole

@@ -1,0 +1,162 @@
+"""Comparisons of runs in words: a sentence with the verdict of each, and its details."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from kitchen.statistics.comparison import Comparison
+from kitchen.statistics.intervals import Interval
+from kitchen.statistics.report import ComparedPair, ComparisonReport, OverallTest
+from kitchen.statistics.significance import SignificanceResult
+from kitchen.types import Metrics, Table
+from stages.compare.recorded import RATIOS
+
+Rows = Iterator[tuple[str, str]]
+
+
+def verdict_table(report: ComparisonReport) -> Table:
+    """Return a table with one sentence for each comparison."""
+    rows = [(pair.set, pair.measure, verdict_sentence(pair)) for pair in report.pairs]
+    rows += [(each.set, each.measure, _overall_sentence(each, report)) for each in report.overall]
+    rows += [("", "", note) for note in report.notes]
+    return Table("Verdict", ("set", "measure", "verdict"), tuple(rows))
+
+
+def verdict_sentence(pair: ComparedPair) -> str:
+    """Return the verdict of a comparison in one sentence, such as `B is better than A: ...`."""
+    found, first, second = pair.comparison, pair.first, pair.second
+    if found is None:
+        return f"{second} and {first} cannot be compared: {pair.problem}."
+    digits = _digits(pair)
+    means = f"{found.second.estimate:.{digits}f} against {found.first.estimate:.{digits}f}"
+    numbers = f"{means}, a difference of {found.difference.format(digits, sign=True)}"
+    if found.verdict == "same":
+        margin = found.criteria.margin
+        return f"{second} and {first} are the same within the margin of {margin:g}: {numbers}."
+    if found.verdict == "cannot tell":
+        return f"Cannot tell whether {second} is better or worse than {first}: {numbers}."
+    return f"{second} is {found.verdict} than {first}: {numbers}."
+
+
+def _overall_sentence(overall: OverallTest, report: ComparisonReport) -> str:
+    names = ", ".join(overall.names)
+    if overall.test.p_value <= report.alpha:
+        return f"At least two of {names} differ: {_p(overall.test)}."
+    return f"Cannot tell whether any two of {names} differ: {_p(overall.test)}."
+
+
+def details_table(report: ComparisonReport) -> Table:
+    """Return a table with everything that the verdicts rest on."""
+    comparisons = sum(pair.comparison is not None for pair in report.pairs)
+    rows: list[tuple[str, str]] = []
+    for pair in report.pairs:
+        if pair.comparison is not None:
+            rows.append(
+                (f"{pair.set}, {pair.measure}", f"{pair.second} compared with {pair.first}")
+            )
+            lines = _details(pair, pair.comparison, report, comparisons)
+            rows += [(f"  {name}", text) for name, text in lines]
+    for overall in report.overall:
+        rows.append((f"{overall.set}, {overall.measure}", ", ".join(overall.names)))
+        rows += [(f"  {name}", text) for name, text in _overall_details(overall)]
+    title = f"Details, {_percent(1 - report.alpha)} intervals"
+    return Table(title, ("quantity", "value"), tuple(rows))
+
+
+def _details(
+    pair: ComparedPair, found: Comparison, report: ComparisonReport, comparisons: int
+) -> Rows:
+    digits = _digits(pair)
+    yield "items", _items(pair)
+    yield pair.first, _mean(found.first, pair.first_seeds, digits)
+    yield pair.second, _mean(found.second, pair.second_seeds, digits)
+    yield "difference", f"{found.difference.format(digits, sign=True)} ({found.difference.method})"
+    if found.by_seeds is not None and found.by_seeds_test is not None:
+        by_seeds = found.by_seeds.format(digits, sign=True)
+        yield "by seeds alone", f"{by_seeds}, {_p(found.by_seeds_test)}"
+    yield "test", _p(found.test)
+    if comparisons > 1 and report.correction != "none":
+        text = f"p = {_number(found.p_corrected)} ({report.correction}, {comparisons} comparisons)"
+        yield "corrected", text
+    yield "why this test", found.why
+    for test in found.beside:
+        yield "further test", _p(test)
+    for name, effect in found.effects.items():
+        yield name, effect.format(2 if effect.estimate >= 0.1 else digits)
+    for name, reason in found.undefined.items():
+        yield name, f"not defined: {reason}"
+    yield "detectable", _detectable(found, digits)
+    yield "verdict", f"{found.verdict}. {found.reason}"
+    if pair.note:
+        yield "note", pair.note
+
+
+def _items(pair: ComparedPair) -> str:
+    """Return how many items were compared, and how many were not and why."""
+    items = pair.items
+    parts = [f"n = {items.compared}"]
+    counts = {
+        f"only in {pair.first}": items.only_first,
+        f"only in {pair.second}": items.only_second,
+        f"failed in {pair.first}": items.failed_first,
+        f"failed in {pair.second}": items.failed_second,
+    }
+    parts += [f"{number} {text}" for text, number in counts.items() if number]
+    return ", ".join(parts)
+
+
+def _mean(mean: Interval, seeds: Sequence[float], digits: int) -> str:
+    text = mean.format(digits)
+    if seeds:
+        text += f", mean of {', '.join(f'{seed:.{digits}f}' for seed in seeds)}"
+    return text
+
+
+def _p(test: SignificanceResult) -> str:
+    return f"p = {_number(test.p_value)} ({test.method})"
+
+
+def _number(p_value: float) -> str:
+    return f"{p_value:.2g}" if p_value >= 0.0001 else f"{p_value:.1e}"
+
+
+def _detectable(found: Comparison, digits: int) -> str:
+    """Return the smallest difference that such an evaluation shows with 80 % power."""
+    if found.detectable is None:
+        return "no difference at all with 80 % power: there are too few items, or no noise is known"
+    return f"a difference of {found.detectable:.{digits}f} or more, with 80 % power"
+
+
+def _overall_details(overall: OverallTest) -> Rows:
+    yield "test", _p(overall.test)
+    yield "why this test", overall.why
+    for test in overall.beside:
+        yield "further test", _p(test)
+    for name, effect in overall.effects.items():
+        yield name, effect.format()
+
+
+def _digits(pair: ComparedPair) -> int:
+    return 4 if pair.measure in RATIOS else 3
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def comparison_metrics(report: ComparisonReport) -> Metrics:
+    """Return the difference and the p-value of each comparison as metrics."""
+    metrics = Metrics()
+    for pair in report.pairs:
+        found = pair.comparison
+        if found is None:
+            continue
+        key = f"{pair.set}/{pair.measure}/{pair.second}-{pair.first}"
+        metrics[key] = found.difference.estimate
+        if math.isfinite(found.difference.low) and math.isfinite(found.difference.high):
+            metrics[f"{key}_low"] = found.difference.low
+            metrics[f"{key}_high"] = found.difference.high
+        metrics[f"{key}_p"] = found.test.p_value
+        metrics[f"{key}_p_corrected"] = found.p_corrected
+    return metrics
