@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kitchen.api import resume, run, submit
+    from kitchen.api import compare, resume, run, submit
     from kitchen.config.adapters import Kitchen
     from kitchen.engine.observers import (
         Observer,
@@ -51,7 +51,7 @@ _MODULES = {
     "runs.handle": "Outcome Run",
     "stage": "Need Stage",
     "runs.status": "Event Status",
-    "api": "resume run submit",
+    "api": "compare resume run submit",
     "types": "Adam Batch Checkpoint Datum Facts Lora Loss LossOutput Metrics Published Result "
     "RunId Sampled Samples OptimStepResult Table",
     "progress": "Location LoopStep Progress",
@@ -96,6 +96,7 @@ __all__ = [
     "Table",
     "WeightsSaved",
     "check",
+    "compare",
     "every",
     "for_each",
     "parallel",

@@ -1,4 +1,4 @@
-"""The Python API: `kitchen.run`, `kitchen.submit` and `kitchen.resume`."""
+"""The Python API: `kitchen.run`, `submit`, `resume` and `compare`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from kitchen.engine.stop import StopSignal
 from kitchen.errors import ConfigError, ResumeError, did_you_mean
 from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
 from kitchen.recipe import Recipe
+from kitchen.runs.comparison import RECIPE, ReportCollector
 from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.handle import Outcome, Run, Target, masks_secrets
 from kitchen.runs.status import Listener
@@ -36,6 +37,8 @@ from kitchen.runs.store import (
     read_order,
     run_summary,
 )
+from kitchen.statistics.corrections import Correction
+from kitchen.statistics.report import ComparisonReport
 from kitchen.workflow import sequence
 
 RecipeLike = Recipe | type[Recipe] | str
@@ -106,6 +109,40 @@ def run(
         on_progress=on_progress,
         observers=observers,
     ).finish()
+
+
+def compare(
+    *compared: str,
+    sets: Sequence[str] = (),
+    measures: Sequence[str] = (),
+    margin: float | None = None,
+    cluster: str | None = None,
+    correct: Correction = "holm",
+    alpha: float = 0.05,
+    unpaired: bool = False,
+    blobs: BlobStore | str | None = None,
+    runs: Folder | None = None,
+    name: str | None = None,
+) -> ComparisonReport:
+    """Compare the held-out scores of finished runs in a new run, and return the report.
+
+    `compared` are names of runs, the baseline first, or `NAME=RUN,RUN,RUN` for groups of runs that
+    differ in their seed. The other arguments are the settings of `recipes.compare`.
+    """
+    settings = {
+        "runs": compared,
+        "sets": tuple(sets),
+        "measures": tuple(measures),
+        "margin": margin,
+        "cluster": cluster,
+        "correct": correct,
+        "alpha": alpha,
+        "unpaired": unpaired,
+    }
+    reports = ReportCollector()
+    run(RECIPE, settings=settings, blobs=blobs, runs=runs, name=name, observers=[reports])
+    assert reports.report is not None
+    return reports.report
 
 
 @masks_secrets

@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from kitchen.cli import author_commands, run_commands, serve_commands, weights_commands
+from kitchen.cli import (
+    author_commands,
+    compare_commands,
+    run_commands,
+    serve_commands,
+    weights_commands,
+)
 from kitchen.cli.options import examples
 from kitchen.cli.streams import READER_GONE, prepare_streams
 from kitchen.errors import KitchenError
@@ -47,7 +53,7 @@ def kitchen(version: Version = False) -> None:
     """
 
 
-for commands in (run_commands, weights_commands, author_commands, serve_commands):
+for commands in (run_commands, compare_commands, weights_commands, author_commands, serve_commands):
     app.add_typer(commands.app)
 
 

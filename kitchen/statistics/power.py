@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -213,6 +215,94 @@ def share_items_needed(
         return mcnemar_power(n, first, other, alpha) >= power
 
     return _smallest(has_power)
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """The items, baseline share and difference of an evaluation that reaches a power."""
+
+    n: int | None  # items, or for different items the number in each evaluation
+    baseline: float | None  # share of the first evaluation; None if no baseline will do
+    difference: float | None  # None if n is too small for any
+    power: float
+    alpha: float
+    paired: bool
+    computed: Literal["n", "baseline", "difference", "power"]
+    differ: float | None = None  # share of items on which the two differ; None if independent
+
+
+def plan_evaluation(
+    *,
+    n: int | None = None,
+    baseline: float | None = None,
+    difference: float | None = None,
+    differ: float | None = None,
+    paired: bool = True,
+    power: float = POWER,
+    alpha: float = ALPHA,
+) -> EvaluationPlan:
+    """Compute the one of n, baseline and difference that is left out; with all three, the power.
+
+    A computed baseline is the highest below 0.5 at which n items show the difference: they show it
+    at all lower ones too, and at those as close to 1. `differ` is that of `share_items_needed`.
+    """
+    given = {"n": n, "baseline": baseline, "difference": difference}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) > 1:
+        raise ConfigError(f"{' and '.join(missing)} are left out: only one of them is computed")
+    if n is not None and n < 1:
+        raise ConfigError(f"n={n} must be at least 1")
+    check_probability("power", power)
+    found = EvaluationPlan(n, baseline, difference, power, alpha, paired, "power", differ)
+    if n is None:
+        assert baseline is not None
+        assert difference is not None
+        needed = share_items_needed(
+            baseline, difference, differ=differ, paired=paired, power=power, alpha=alpha
+        )
+        return replace(found, n=needed, computed="n")
+    if difference is None:
+        assert baseline is not None
+        gain = _detectable_gain(found, n, baseline)
+        return replace(found, difference=gain, computed="difference")
+    if baseline is None:
+        highest = _highest_baseline(found, n, difference)
+        return replace(found, baseline=highest, computed="baseline")
+    return replace(found, power=_plan_power(found, n, baseline, difference))
+
+
+def _plan_power(plan: EvaluationPlan, n: int, baseline: float, difference: float) -> float:
+    second = baseline + difference
+    _check_shares(baseline=baseline, **{"baseline + difference": second})
+    if not plan.paired:
+        return shares_power(n, n, baseline, second, plan.alpha)
+    differ = plan.differ
+    if differ is None:
+        differ = baseline * (1 - second) + second * (1 - baseline)
+    differ = max(differ, abs(difference))
+    return mcnemar_power(n, (differ - difference) / 2, (differ + difference) / 2, plan.alpha)
+
+
+def _detectable_gain(plan: EvaluationPlan, n: int, baseline: float) -> float | None:
+    """Return the smallest gain over a baseline that n items show; None if they show none."""
+    _check_shares(baseline=baseline)
+
+    def missing(difference: float) -> float:
+        return _plan_power(plan, n, baseline, min(difference, 1 - baseline)) - plan.power
+
+    return None if missing(1 - baseline) < 0 else _root(missing, 0.0, 1 - baseline)
+
+
+def _highest_baseline(plan: EvaluationPlan, n: int, difference: float) -> float | None:
+    """Return the highest baseline below 0.5 at which n items show a difference; None if none."""
+    least, most = max(0.0, -difference), (1 - difference) / 2
+
+    def surplus(baseline: float) -> float:
+        return plan.power - _plan_power(plan, n, baseline, difference)
+
+    if surplus(least) > 0:
+        return None
+    return most if surplus(most) <= 0 else _root(surplus, least, most)
 
 
 def _smallest(holds: Callable[[int], bool]) -> int:

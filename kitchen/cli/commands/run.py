@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +28,7 @@ from kitchen.config.request import (
     resolve_request,
 )
 from kitchen.config.trust import check_trusted_order, needs_trust
+from kitchen.engine.observers import Observer
 from kitchen.engine.plan import Plan
 from kitchen.errors import ConfigError, KitchenError, user_frame
 from kitchen.recipe import Recipe
@@ -76,8 +77,17 @@ class _Run:
         return " ".join(["kitchen", command, self.name, *words]) + self.adapters.store_options()
 
 
-def run(request: RunRequest, output: OutputOptions, name: str | None = None) -> int:
-    """Run a recipe as a new run, with this name if there is one; return the exit code."""
+def run(
+    request: RunRequest,
+    output: OutputOptions,
+    name: str | None = None,
+    observers: Sequence[Observer] = (),
+    details: Callable[[], Outcome] = dict,
+) -> int:
+    """Run a recipe as a new run, with this name if there is one; return the exit code.
+
+    `details` returns what --json prints besides the outcome.
+    """
     drop_unread_output()
     with _json_only_on_stdout(output):
         try:
@@ -86,7 +96,7 @@ def run(request: RunRequest, output: OutputOptions, name: str | None = None) -> 
             report_error(error, debug=output.debug)
             outcome = _refusal(error, request.recipe)
         else:
-            outcome = _execute(new_run, output)
+            outcome = _execute(new_run, output, observers) | details()
     return _finish(outcome, output)
 
 
@@ -138,7 +148,7 @@ def _recorded_run(name: str, order: Order, adapters: AdapterChoice) -> _Run:
     return _Run(name, order, recipe, resolved.kitchen, adapters)
 
 
-def _execute(ready: _Run, output: OutputOptions) -> Outcome:
+def _execute(ready: _Run, output: OutputOptions, observers: Sequence[Observer] = ()) -> Outcome:
     configure(output.debug)
     out = console(to_stderr=output.json)
     observer = ConsoleObserver(out)
@@ -150,7 +160,7 @@ def _execute(ready: _Run, output: OutputOptions) -> Outcome:
             ready.recipe,
             ready.kitchen,
             ready.name,
-            (observer,),
+            (observer, *observers),
             new=ready.new,
             other_machine=output.other_machine,
             accept_lost_metrics=output.accept_lost_metrics,
