@@ -14,13 +14,15 @@ from kitchen.types import Published
 
 @dataclass(frozen=True)
 class ComparedItems:
-    """The number of items that two runs, or groups of runs, have in a set."""
+    """The number of items of two runs, or groups of runs, in a set."""
 
-    compared: int  # items of both; for different items, the sum
-    only_first: int = 0  # items that only the first has, or that failed in the second
-    only_second: int = 0
-    failed_first: int = 0  # items without a score
-    failed_second: int = 0
+    first: int  # items that are compared
+    second: int  # the same ones, if they are paired
+    paired: bool
+    only_first: int  # items that only the first has
+    only_second: int
+    failed_first: int  # items without a score
+    failed_second: int
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore
@@ -10,7 +11,7 @@ from kitchen.runs.store import read_run
 from kitchen.stage import Stage
 from kitchen.statistics.report import ComparisonReport
 from kitchen.types import Facts, Metrics, Table
-from stages.compare.comparing import CompareOptions, compare_evaluations
+from stages.compare.comparing import CompareOptions, check_design, compare_evaluations
 from stages.compare.recorded import RecordedEvaluation, read_evaluation
 from stages.compare.text import comparison_metrics, details_table, verdict_table
 
@@ -37,9 +38,10 @@ class CompareRuns(Stage):
         )
 
     def verify(self, blobs: BlobStore) -> None:
-        for runs in run_groups(self.runs).values():
-            for run in runs:
-                read_run(blobs, run)
+        groups = run_groups(self.runs)
+        check_design(groups, self.options)
+        for run in chain.from_iterable(groups.values()):
+            read_run(blobs, run)
 
 
 def run_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -80,7 +80,7 @@ def compare_evaluations(groups: Groups, options: CompareOptions) -> ComparisonRe
     compared.
     """
     runs = list(chain.from_iterable(groups.values()))
-    _check_options(groups, options)
+    check_design(groups, options)
     notes = [run.note for run in runs if run.note]
     pairs: list[ComparedPair] = []
     overall: list[OverallTest] = []
@@ -101,8 +101,8 @@ def compare_evaluations(groups: Groups, options: CompareOptions) -> ComparisonRe
     )
 
 
-def _check_options(groups: Groups, options: CompareOptions) -> None:
-    """Raise ConfigError for options that groups of seeds do not have."""
+def check_design(groups: Mapping[str, Sequence[object]], options: CompareOptions) -> None:
+    """Raise ConfigError for groups of seeds beside single runs, or with options of single runs."""
     if all(len(runs) == 1 for runs in groups.values()):
         return
     single = [name for name, runs in groups.items() if len(runs) == 1]
@@ -321,15 +321,13 @@ class _Family:
     def _item_counts(self, first: str, second: str) -> ComparedItems:
         recorded = [set(scores.rows) for scores in chain.from_iterable(self.scored.values())]
         everywhere = set.intersection(*recorded)
-        compared, only, failed = 0, [], []
+        only, failed = [], []
         for name in (first, second):
-            compared += len(self.items[name])
             own = set(chain.from_iterable(scores.rows for scores in self.scored[name]))
-            only.append(len(own - everywhere))
+            only.append(0 if self.options.unpaired else len(own - everywhere))
             failed.append(sum(scores.failed for scores in self.scored[name]))
-        if self.options.unpaired:
-            return ComparedItems(compared, 0, 0, *failed)
-        return ComparedItems(compared // 2, *only, *failed)
+        compared = [len(self.items[name]) for name in (first, second)]
+        return ComparedItems(*compared, not self.options.unpaired, *only, *failed)
 
     def _seed_means(self, name: str) -> tuple[float, ...]:
         if len(self.scored[name]) == 1 or not self.items[name]:

@@ -10,6 +10,7 @@ from kitchen.statistics.intervals import Interval
 from kitchen.statistics.report import ComparedPair, ComparisonReport, OverallTest
 from kitchen.statistics.significance import SignificanceResult
 from kitchen.types import Metrics, Table
+from stages.compare.comparing import FOR_ALL_PAIRS
 from stages.compare.recorded import RATIOS
 
 Rows = Iterator[tuple[str, str]]
@@ -30,6 +31,8 @@ def verdict_sentence(pair: ComparedPair) -> str:
         return f"{second} and {first} cannot be compared: {pair.problem}."
     digits = _digits(pair)
     means = f"{found.second.estimate:.{digits}f} against {found.first.estimate:.{digits}f}"
+    if found.criteria.measure.lower_is_better:
+        means += " (lower is better)"
     numbers = f"{means}, a difference of {found.difference.format(digits, sign=True)}"
     if found.verdict == "same":
         margin = found.criteria.margin
@@ -48,14 +51,13 @@ def _overall_sentence(overall: OverallTest, report: ComparisonReport) -> str:
 
 def details_table(report: ComparisonReport) -> Table:
     """Return a table with everything that the verdicts rest on."""
-    comparisons = sum(pair.comparison is not None for pair in report.pairs)
     rows: list[tuple[str, str]] = []
     for pair in report.pairs:
         if pair.comparison is not None:
             rows.append(
                 (f"{pair.set}, {pair.measure}", f"{pair.second} compared with {pair.first}")
             )
-            lines = _details(pair, pair.comparison, report, comparisons)
+            lines = _details(pair, pair.comparison, report)
             rows += [(f"  {name}", text) for name, text in lines]
     for overall in report.overall:
         rows.append((f"{overall.set}, {overall.measure}", ", ".join(overall.names)))
@@ -64,9 +66,7 @@ def details_table(report: ComparisonReport) -> Table:
     return Table(title, ("quantity", "value"), tuple(rows))
 
 
-def _details(
-    pair: ComparedPair, found: Comparison, report: ComparisonReport, comparisons: int
-) -> Rows:
+def _details(pair: ComparedPair, found: Comparison, report: ComparisonReport) -> Rows:
     digits = _digits(pair)
     yield "items", _items(pair)
     yield pair.first, _mean(found.first, pair.first_seeds, digits)
@@ -76,9 +76,8 @@ def _details(
         by_seeds = found.by_seeds.format(digits, sign=True)
         yield "by seeds alone", f"{by_seeds}, {_p(found.by_seeds_test)}"
     yield "test", _p(found.test)
-    if comparisons > 1 and report.correction != "none":
-        text = f"p = {_number(found.p_corrected)} ({report.correction}, {comparisons} comparisons)"
-        yield "corrected", text
+    if correction := _correction(found, report):
+        yield "corrected", f"p = {found.p_corrected:.2g} ({correction})"
     yield "why this test", found.why
     for test in found.beside:
         yield "further test", _p(test)
@@ -87,15 +86,27 @@ def _details(
     for name, reason in found.undefined.items():
         yield name, f"not defined: {reason}"
     yield "detectable", _detectable(found, digits)
-    yield "verdict", f"{found.verdict}. {found.reason}"
+    yield "reason", found.reason
     if pair.note:
         yield "note", pair.note
+
+
+def _correction(found: Comparison, report: ComparisonReport) -> str:
+    """Return how a p-value is corrected for the other comparisons; empty if it is not."""
+    shown = [pair for pair in report.pairs if pair.comparison is not None]
+    if len(shown) == 1 or report.correction == "none":
+        return ""
+    if found.test.method in FOR_ALL_PAIRS:
+        measures = len({(pair.set, pair.measure) for pair in shown})
+        times = f", times {measures} measures" if measures > 1 else ""
+        return f"{found.test.method} for all pairs{times}"
+    return f"{report.correction}, {len(shown)} comparisons"
 
 
 def _items(pair: ComparedPair) -> str:
     """Return how many items were compared, and how many were not and why."""
     items = pair.items
-    parts = [f"n = {items.compared}"]
+    parts = [f"n = {items.first}" + ("" if items.paired else f" and {items.second}")]
     counts = {
         f"only in {pair.first}": items.only_first,
         f"only in {pair.second}": items.only_second,
@@ -114,11 +125,7 @@ def _mean(mean: Interval, seeds: Sequence[float], digits: int) -> str:
 
 
 def _p(test: SignificanceResult) -> str:
-    return f"p = {_number(test.p_value)} ({test.method})"
-
-
-def _number(p_value: float) -> str:
-    return f"{p_value:.2g}" if p_value >= 0.0001 else f"{p_value:.1e}"
+    return f"p = {test.p_value:.2g} ({test.method})"
 
 
 def _detectable(found: Comparison, digits: int) -> str:

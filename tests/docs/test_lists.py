@@ -11,6 +11,7 @@ import pytest
 from kitchen import Recipe
 from kitchen.config.adapters import PORTS, adapter_class, adapter_settings, available
 from recipes.chat_sl import ChatSl
+from recipes.compare import Compare
 from recipes.distillation import Distillation
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.dpo import Dpo
@@ -28,7 +29,18 @@ from tests.results.__main__ import date_of
 from tests.support.pages import ROOT
 
 DOCS = ROOT / "docs"
-RECIPES = (SlBasic, ChatSl, Evaluate, Dpo, Kto, Rl, Rlhf, Distillation, DistillationOffPolicy)
+RECIPES = (
+    SlBasic,
+    ChatSl,
+    Evaluate,
+    Compare,
+    Dpo,
+    Kto,
+    Rl,
+    Rlhf,
+    Distillation,
+    DistillationOffPolicy,
+)
 ADAPTERS = [(port, name) for port in PORTS for name in sorted(available(port)) if name != "fake"]
 
 
@@ -68,7 +80,7 @@ def test_the_page_of_a_recipe_lists_its_settings(recipe: type[Recipe]) -> None:
     shared_rows = table_rows("sl_basic")
     for setting, shared in shared_settings(recipe).items():
         assert is_listed(setting, rows) or (shared and is_listed(setting, shared_rows)), setting
-    if page not in ("sl_basic", "evaluate"):
+    if page not in ("sl_basic", "evaluate", "compare"):
         assert "](sl_basic.md#settings)" in (DOCS / f"recipes/{page}.md").read_text()
 
 

@@ -65,7 +65,7 @@ def test_items_that_only_one_run_has_are_counted() -> None:
     one = scored_rows(answers(0.0, 1))
     other = scored_rows([*answers(0.3, 2)[:50], *[None] * 10])[5:]
     items = only_pair(compare({"a": one, "b": other})).items
-    assert (items.compared, items.only_first, items.only_second) == (45, 5, 0)
+    assert (items.first, items.only_first, items.only_second) == (45, 5, 0)
     assert (items.failed_first, items.failed_second) == (0, 10)
 
 
@@ -122,7 +122,7 @@ def test_no_shared_item_is_refused() -> None:
 def test_one_shared_item_cannot_tell() -> None:
     one, other = scored_rows([0.0, 1.0]), scored_rows([1.0])
     pair = only_pair(compare({"a": one, "b": other}))
-    assert pair.items.compared == 1
+    assert pair.items.first == 1
     assert pair.comparison is not None
     assert pair.comparison.verdict == "cannot tell"
 
@@ -156,7 +156,7 @@ def test_p_values_are_corrected_over_all_rows() -> None:
     assert [each.test.method for each in report.overall] == ["Cochran's Q", "Friedman"]
 
 
-def test_tests_for_all_pairs_are_corrected_once_more_per_measure() -> None:
+def test_tests_for_all_pairs_are_corrected_per_measure() -> None:
     def rows(skill: float, seed: int) -> list[dict[str, Any]]:
         both = zip(answers(skill, seed), grades(skill, seed), strict=True)
         return scored_rows([{"exact_match": e, "field_f1": f} for e, f in both])
