@@ -327,7 +327,15 @@ class _Family:
             only.append(0 if self.options.unpaired else len(own - everywhere))
             failed.append(sum(scores.failed for scores in self.scored[name]))
         compared = [len(self.items[name]) for name in (first, second)]
-        return ComparedItems(*compared, not self.options.unpaired, *only, *failed)
+        return ComparedItems(
+            first=compared[0],
+            second=compared[1],
+            paired=not self.options.unpaired,
+            only_first=only[0],
+            only_second=only[1],
+            failed_first=failed[0],
+            failed_second=failed[1],
+        )
 
     def _seed_means(self, name: str) -> tuple[float, ...]:
         if len(self.scored[name]) == 1 or not self.items[name]:

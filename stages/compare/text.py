@@ -82,6 +82,8 @@ def _details(pair: ComparedPair, found: Comparison, report: ComparisonReport) ->
     for test in found.beside:
         yield "further test", _p(test)
     for name, effect in found.effects.items():
+        name = name.replace("standard deviation", "SD").replace("the first", pair.first)
+        name = name.replace("the second", pair.second)
         yield name, effect.format(2 if effect.estimate >= 0.1 else digits)
     for name, reason in found.undefined.items():
         yield name, f"not defined: {reason}"
