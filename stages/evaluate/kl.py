@@ -15,7 +15,7 @@ from kitchen.artifacts.weights import find_weights
 from kitchen.errors import DataError, RunFailed
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import interval
+from kitchen.statistics.intervals import Interval, interval
 from kitchen.statistics.samples import NON_NEGATIVE
 from kitchen.types import Array, Metrics, Sampled, Table, Tokens
 from stages.chat.conversations import Conversation, with_system_prompt
@@ -150,8 +150,22 @@ def _report(
     return metrics, Table(
         f"KL to {stage.reference}{when}{on_dataset}, 95 % interval",
         ("answers", "nats per answer", "nats per token"),
-        ((str(len(nats)), mean.format(), f"{per_token:.4f}"),),
+        ((str(len(nats)), shown_interval(mean), shown_number(per_token, 4)),),
     )
+
+
+def shown_interval(mean: Interval) -> str:
+    """Return an interval whose numbers, if not 0, do not read as 0."""
+    if not mean.known:
+        return f"{shown_number(mean.estimate, 3)} [no interval]"
+    low, high = shown_number(mean.low, 3), shown_number(mean.high, 3)
+    return f"{shown_number(mean.estimate, 3)} [{low}, {high}]"
+
+
+def shown_number(number: float, digits: int) -> str:
+    """Return a number with this many decimals, or with two significant digits if they are all 0."""
+    text = f"{number:.{digits}f}"
+    return f"{number:.1e}" if number and not float(text) else text
 
 
 def kl_stages(

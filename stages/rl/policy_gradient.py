@@ -99,7 +99,7 @@ class ComputeAdvantages(Stage):
     - `normalised`: (r - mean) / standard deviation (GRPO; Shao et al., 2024, arXiv:2402.03300)
     - `leave_one_out`: r - mean of the others (RLOO; Ahmadian et al., 2024, arXiv:2402.14740)
 
-    Groups whose rewards are all equal, up to rounding (a relative difference of at most 1e-9), are
+    Groups whose rewards are all equal, up to rounding (a relative difference of at most 1e-12), are
     left out. The KL penalty of a token is -c · (log pi - log ref), plus the penalty of each later
     token times discount^distance.
     """

@@ -51,7 +51,7 @@ TrainingExample = tuple[Datum, int]
 MAX_TOKENS = "playing.max_tokens"
 
 # rewards that differ by less are equal: sums in another order differ by some 1e-16 of their terms
-REWARD_REL_TOL = 1e-9  # of the larger one
+REWARD_REL_TOL = 1e-12  # of the larger one
 REWARD_ABS_TOL = 1e-14  # for terms that cancel out
 
 

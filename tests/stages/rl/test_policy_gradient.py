@@ -94,6 +94,9 @@ EQUAL_UP_TO_ROUNDING = [
     [-0.3, -0.1 - 0.2, -0.3],
     [1e6 + 0.1 + 0.2, 1e6 + 0.3],
     [1e150, 1e150 * (1 + 1e-15)],
+    [1e9, 1e9 + 1e-4],
+    [1.0, 1.0 + 9e-13],
+    [2e-15, 9e-15],
 ]
 
 
@@ -110,7 +113,19 @@ def test_rewards_that_differ_by_rounding_are_equal(how: Any, rewards: list[float
 
 @pytest.mark.parametrize("how", get_args(AdvantageName))
 @pytest.mark.parametrize(
-    "rewards", [[1.0, 1.0 + 1e-6], [1e-8, 2e-8], [-1e-12, 1e-12], [0.0, 1e-10], [100.0, 100.001]]
+    "rewards",
+    [
+        [1.0, 1.0 + 1e-6],
+        [1e-8, 2e-8],
+        [-1e-12, 1e-12],
+        [0.0, 1e-10],
+        [100.0, 100.001],
+        [1e9, 1e9 + 1],
+        [-1e9 - 1, -1e9],
+        [1e6, 1e6 + 1e-5],
+        [1.0, 1.0 + 2e-12],
+        [0.0, 2e-14],
+    ],
 )
 def test_small_true_differences_count(how: Any, rewards: list[float]) -> None:
     group = tuple(rollout(reward) for reward in rewards)
