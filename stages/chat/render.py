@@ -230,7 +230,7 @@ class RenderedDatums(Sequence[Datum]):
         if not self.counts.datums:
             limit, fix = length_limit(render.max_tokens, tokenizer)
             if render.overlong == "truncate":
-                reason = f"cut to {limit}, they have no token to train on"
+                reason = f"they have no token to train on once cut to {limit}"
             else:
                 reason = f"they exceed {limit}"
                 fix += ", or set rendering.overlong=truncate"

@@ -25,6 +25,7 @@ from kitchen.types import Batch, Datum, Floats, Loss, Metrics, Table
 from stages.chat.render import TrainData
 from stages.data.dataset import Epoch, shuffled_batches
 from stages.evaluate.evaluation import HeldOutData
+from stages.evaluate.kl import shown_number
 from stages.evaluate.reference import open_reference, score_sequences
 from stages.preference.comparisons import Pair, Pairs, as_batch
 
@@ -138,6 +139,6 @@ class EvaluatePairs(Stage):
                 f"{name}/{self.unit}_accuracy": accuracy.estimate,
                 f"{name}/margin": margin,
             }
-            rows.append((name, str(count), accuracy.format(), f"{margin:.3f}"))
+            rows.append((name, str(count), accuracy.format(), shown_number(margin, 3)))
         columns = ("held-out set", f"{self.unit}s", "accuracy", "margin, beta times nats")
         return metrics, Table(f"Held-out {self.unit}s, 95 % intervals", columns, tuple(rows))
