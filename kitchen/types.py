@@ -72,6 +72,8 @@ class Batch:
 
 SEEDS = 2**64  # number of random seeds: PyTorch takes no larger ones
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
+LoraRank = Annotated[int, Field(gt=0, le=65_536)]  # above the width of any layer
+Tries = Annotated[int, Field(gt=0, le=10_000)]  # answers sampled to one prompt at once
 
 
 def _with_absolute_path(name: str) -> str:

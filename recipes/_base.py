@@ -8,12 +8,12 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from kitchen import Lora, Recipe
 from kitchen.errors import ConfigError
-from kitchen.types import Adam, ModelName, Seed
+from kitchen.types import Adam, LoraRank, ModelName, Seed
 from stages.data import DataConfig
 from stages.data.dataset import DEFAULT_DATASET
 from stages.evaluate import EvalConfig
-from stages.rl import RolloutConfig
-from stages.train import FinalWeights, OptimStep, ScheduleName, make_schedule
+from stages.rl import RolloutConfig, check_batch
+from stages.train import FinalWeights, OptimStep, ScheduleName, check_planned, make_schedule
 
 
 class TrainingRecipe(Recipe):
@@ -23,7 +23,7 @@ class TrainingRecipe(Recipe):
     # weights to start from: packaged:NAME, path:DIR, run:ID@best, or NAME[@REVISION] on the hub
     model: ModelName = "packaged:smollm2-135m-instruct"
     reading: DataConfig = DataConfig()
-    lora_rank: PositiveInt = 16  # rank of the LoRA matrices; alpha is twice the rank
+    lora_rank: LoraRank = 16  # rank of the LoRA matrices; alpha is twice the rank
     learning_rate: PositiveFloat = 1e-4  # peak learning rate, reached at the end of warm-up
     schedule: ScheduleName = "linear"  # learning rate schedule after warm-up
     warmup_steps: NonNegativeInt = 0  # length of the warm-up, in optimiser steps
@@ -81,6 +81,13 @@ class RolloutRecipe(TrainingRecipe):
     def problems(self) -> int:
         """The number of problems in all batches, counting repetitions."""
         return self.steps * self.batch_size
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        """Raise ConfigError for more rollouts or problems than fit in memory."""
+        check_batch(self.batch_size, self.group)
+        check_planned(self.batch_size, self.steps)
+        return self
 
     @model_validator(mode="after")
     def _check_that_lag_can_be_reached(self) -> Self:

@@ -188,7 +188,7 @@ def _check_lora(lora: Lora) -> None:
     if lora.dropout and lora.train_unembed:
         problems.append(
             f"dropout is {lora.dropout}, but is not supported with train_unembed: set dropout to "
-            "0, or train_unembed=false"
+            "0, or train_unembed to false"
         )
     if lora.alpha is not None and not lora.alpha > 0:
         problems.append(f"alpha is {lora.alpha}, but must be above 0")

@@ -40,12 +40,12 @@ class Settings:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if named and not count:
             raise BackendError(
-                f"device={self.device}: torch finds no CUDA device here; set device=cpu, or "
-                "install a torch built for CUDA"
+                f"training.device={self.device}: torch finds no CUDA device here; "
+                "--set training.device=cpu, or install a torch built for CUDA"
             )
         if named and int(self.device.partition(":")[2] or 0) >= count:
             raise BackendError(
-                f"device={self.device}: the CUDA devices of this machine are cuda:0 to "
+                f"training.device={self.device}: the CUDA devices of this machine are cuda:0 to "
                 f"cuda:{count - 1}; choose one of them"
             )
         if self.quantization != "none":
@@ -57,8 +57,8 @@ class Settings:
             missing.append("the package bitsandbytes (pip install bitsandbytes)")
         if missing:
             raise BackendError(
-                f"quantization={self.quantization} needs {' and '.join(missing)}, which is not "
-                "available here; set quantization=none"
+                f"training.quantization={self.quantization} needs {' and '.join(missing)}, "
+                "which is not available here; --set training.quantization=none"
             )
 
     def __post_init__(self) -> None:

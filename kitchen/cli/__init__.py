@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from kitchen.cli import (
     weights_commands,
 )
 from kitchen.cli.options import examples
+from kitchen.cli.process_end import ProcessEnd
 from kitchen.cli.streams import READER_GONE, prepare_streams
 from kitchen.errors import KitchenError
 
@@ -60,8 +62,13 @@ for commands in (run_commands, compare_commands, weights_commands, author_comman
 def main() -> None:
     """Run the command line; the entry point of the console script."""
     prepare_streams()
+    end = ProcessEnd()
+    atexit.register(end.skip_finalisation)
     try:
         app()
+    except SystemExit as exit_request:
+        end.code = exit_request.code
+        raise
     except BrokenPipeError:  # `kitchen --help | true`
         sys.exit(READER_GONE)
     except KitchenError as error:  # --help that cannot be printed

@@ -20,6 +20,7 @@ from kitchen.config.sources import Keys, Setting, SettingSource
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.recipe import Recipe, field_values
 
+_MAX_FLOAT32 = 3.4028234663852886e38
 _field_types = cache(partial(get_type_hints, include_extras=True))
 
 
@@ -118,10 +119,12 @@ def _unknown_setting(cls: type[Recipe], setting: Setting) -> ConfigError | None:
 
 
 def _non_finite_number(setting: Setting) -> ConfigError | None:
-    """Refuse infinity and NaN: JSON, in which a run is recorded, has neither."""
+    """Refuse NaN, infinity and what becomes infinity in float32, in which backends compute."""
     for value, _ in _scalars(setting.value, None):
         if isinstance(value, float) and not math.isfinite(value):
             return ConfigError(f"{setting}: input should be a finite number")
+        if isinstance(value, float) and abs(value) > _MAX_FLOAT32:
+            return ConfigError(f"{setting}: input should be a number of at most {_MAX_FLOAT32:g}")
     return None
 
 

@@ -94,8 +94,8 @@ def _check_marks(conversation: Conversation, train_on: TrainOn) -> None:
     if train_on == "all_tokens" and excluded:
         raise DataError(
             f"{conversation.where}: train_on is 'all_tokens', but a message is marked as not to be "
-            "trained on (trainable, train, training or weight); set train_on='all_messages', or "
-            "leave the field out"
+            "trained on (trainable, train, training or weight); set "
+            "rendering.train_on=all_messages, or leave the field out"
         )
 
 

@@ -368,7 +368,7 @@ def _sequences(
     use_template = tokenizer.chat if settings.chat is None else settings.chat
     if use_template and not tokenizer.chat:
         raise ConfigError(
-            "chat=true needs a chat template, and the model's tokenizer has none: "
+            "rendering.chat=true needs a chat template, and the model's tokenizer has none: "
             "set one (rendering.template=FILE)"
         )
     if use_template:

@@ -24,7 +24,7 @@ from stages.data.dataset import (
     normalise_weights,
 )
 from stages.data.splits import DataConfig, DatasetReader, ParsedRows
-from stages.train.schedules import PlannedSteps
+from stages.train.schedules import PlannedSteps, check_planned
 
 MixtureWeights = Mapping[str, float]  # by data set; only their ratios matter
 
@@ -165,6 +165,9 @@ class MixtureBatches(Stage):
     size: int
     steps: int
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_planned(self.size, self.steps)
 
     def run(self, mixture: MixtureData) -> Iterable[MixtureBatch]:
         order = interleave(self.weights, self.size * self.steps)

@@ -51,9 +51,9 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.held_out == 0:
             raise ConfigError(
-                "held_out=0: every run measures its weights on held-out rows, so there must be "
-                "some. Set a small share, such as reading.held_out=0.01, or hold out another split "
-                "(reading.test)"
+                f"reading.held_out={self.held_out:g}: every run measures its weights on held-out "
+                "rows, so there must be some. Set a small share, such as reading.held_out=0.01, or "
+                "hold out another split (reading.test)"
             )
 
     def row_limit(self, max_rows: int | None) -> int | None:

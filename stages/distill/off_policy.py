@@ -13,7 +13,7 @@ from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
-from kitchen.types import Metrics, Sampled, Samples, Table, Tokens
+from kitchen.types import Metrics, Sampled, Samples, Table, Tokens, Tries
 from stages.chat.conversations import Conversation, Message, TrainRows, with_system_prompt
 from stages.chat.prompts import (
     check_system_prompt,
@@ -34,7 +34,7 @@ from stages.evaluate.reference import same_tokens, sample_answers
 class GenerationConfig:
     """Sampling of the teacher's answers."""
 
-    tries: PositiveInt = 1  # answers sampled per row, all of which are trained on
+    tries: Tries = 1  # answers sampled per row, all of which are trained on
     temperature: NonNegativeFloat = 1.0  # sampling temperature; 0 for greedy decoding
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer is not used
 

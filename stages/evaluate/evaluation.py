@@ -26,7 +26,7 @@ from kitchen.ports import (
     start,
 )
 from kitchen.stage import Stage
-from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Table
+from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Table, Tries
 from stages.chat.conversations import Conversation
 from stages.chat.prompts import (
     all_too_long,
@@ -135,8 +135,8 @@ class EvalConfig(GradingConfig):
         if self.at_least > 0 and self.metric == "loss":
             raise ConfigError(
                 f"evaluation.at_least={self.at_least} requires an exact match, which is not "
-                "measured with metric=loss: set evaluation.metric to json, text, math or choice, "
-                "or leave at_least out"
+                "measured with evaluation.metric=loss: set the metric to json, text, math or "
+                "choice, or leave at_least out"
             )
         if self.metric == "math":
             require_extra("math_verify", "evaluation.metric=math")
@@ -177,7 +177,7 @@ class DecodingConfig:
     """Options for sampling the answers of an evaluation."""
 
     temperature: NonNegativeFloat = 0.0  # sampling temperature; 0 for greedy decoding
-    tries: PositiveInt = 1  # answers sampled per problem; scores are means over them
+    tries: Tries = 1  # answers sampled per problem; scores are means over them
     # values of k for pass@k, the probability that at least one of k answers is right
     pass_at: tuple[int, ...] = ()
 
@@ -195,8 +195,8 @@ def check_tries(tries: int, temperature: float) -> None:
     """Raise ConfigError for several greedy answers, which would all be the same."""
     if tries > 1 and temperature == 0:
         raise ConfigError(
-            f"tries={tries} at temperature=0 gives the same answer each time: raise the "
-            "temperature, or leave tries at 1"
+            f"tries={tries} at temperature={temperature:g} gives the same answer each time: raise "
+            "the temperature, or leave tries at 1"
         )
 
 

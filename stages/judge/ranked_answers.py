@@ -18,7 +18,7 @@ from kitchen.ports import BlobStore, DatasetStore, ModelCatalog, Tokenizer, Trai
 from kitchen.ports.datasets import Row
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
-from kitchen.types import Facts, Metrics, Price, Samples, Table
+from kitchen.types import Facts, Metrics, Price, Samples, Table, Tries
 from stages.chat.conversations import Conversation
 from stages.chat.messages import Message
 from stages.chat.prompts import (
@@ -53,7 +53,7 @@ class RankingConfig:
     # number of training problems whose answers are compared; all held-out problems are used
     problems: PositiveInt = 200
     # answers sampled per problem, at temperature 1; truncated answers are not compared
-    tries: PositiveInt = 4
+    tries: Tries = 4
     # maximum number of comparisons per problem: the pairs whose rewards differ most
     pairs: PositiveInt = 1
     # only answers whose rewards differ by more than this are compared

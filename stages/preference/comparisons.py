@@ -18,7 +18,7 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, DatasetStore, Sampler, Tokenizer, TrainingClient
 from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
-from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
+from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table, Tries
 from stages.chat.conversations import Conversation, Message, parse_completion, parse_conversation
 from stages.chat.masks import TrainOn
 from stages.chat.messages import message_text
@@ -302,7 +302,7 @@ class MistakesConfig:
     """Sampling of rejected answers where the data has none."""
 
     # answers sampled per prompt that has no rejected answer; the first wrong one is used
-    tries: PositiveInt = 4
+    tries: Tries = 4
     temperature: PositiveFloat = 1.0  # sampling temperature
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer is not used
 

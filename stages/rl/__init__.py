@@ -10,6 +10,7 @@ from stages.rl.policy_gradient import (
     PolicyData,
     PolicyLossName,
     ReportPolicy,
+    check_batch,
     check_group,
 )
 from stages.rl.rollout_eval import CompareRewards, EvaluateBasePolicy, EvaluateTrainedPolicy
@@ -46,6 +47,7 @@ __all__ = [
     "SampleRollouts",
     "Snapshot",
     "StopReason",
+    "check_batch",
     "check_group",
     "loss_of",
     "succeeded",

@@ -29,6 +29,7 @@ from stages.train.schedules import PlannedSteps
 PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
 DiscountFactor = Annotated[float, Field(ge=0, le=1)]
+_MAX_ROLLOUTS = 1_000_000
 _DIVIDED = ("advantages", "weights")
 # replaces a sampled token's log-probability of exactly 0, since 0 marks tokens not sampled
 _CERTAIN = -float(np.finfo(np.float32).tiny)
@@ -47,6 +48,15 @@ class PolicyData:
 
     # advantages and weights are not divided by the number of tokens yet: Minibatches does that
     examples: tuple[TrainingExample, ...]
+
+
+def check_batch(batch_size: int, group: int) -> None:
+    """Raise ConfigError for more rollouts per batch than fit in memory."""
+    if batch_size * group > _MAX_ROLLOUTS:
+        raise ConfigError(
+            f"batch_size={batch_size} times group={group} is more than {_MAX_ROLLOUTS:,} rollouts "
+            "per batch, which are sampled at once: lower one of them"
+        )
 
 
 def check_group(group: int, kl_penalty: float) -> None:

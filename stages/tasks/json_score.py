@@ -48,7 +48,7 @@ def score_json(answer: str, reference: str) -> JsonScore:
     if expected is None:
         raise DataError(
             f"{reference[:80]!r} is not a JSON object, so answers cannot be scored as one; compare "
-            "them as text (metric=text, reward=exact)"
+            "them as text (evaluation.metric=text or reward=exact)"
         )
     fields = _parse(answer)
     if fields is None:

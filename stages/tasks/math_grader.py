@@ -40,7 +40,7 @@ def math_reward(answer: str, reference: str) -> StepResult:
     if not any(gold.expressions for gold in golds):
         raise DataError(
             f"{reference[:80]!r} has no number or formula, so answers cannot be compared with it "
-            "as math; compare them as text (metric=text, reward=exact)"
+            "as math; compare them as text (evaluation.metric=text or reward=exact)"
         )
     readings = [_Reading.of(text) for text in final_answers(answer)]
     right = any(gold.equals(reading) for gold, reading in product(golds, readings))

@@ -2,7 +2,15 @@
 
 from stages.train.optim import ForwardBackward, LearningRate, OptimStep, ReportStep
 from stages.train.publish import Publish
-from stages.train.schedules import Constant, Cosine, Linear, Schedule, ScheduleName, make_schedule
+from stages.train.schedules import (
+    Constant,
+    Cosine,
+    Linear,
+    Schedule,
+    ScheduleName,
+    check_planned,
+    make_schedule,
+)
 from stages.train.session import FinalWeights, OpenSession, SaveFinal
 from stages.train.torch_loss import TorchLoss
 
@@ -21,5 +29,6 @@ __all__ = [
     "Schedule",
     "ScheduleName",
     "TorchLoss",
+    "check_planned",
     "make_schedule",
 ]

@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 
 from kitchen.errors import ConfigError, did_you_mean
 
+_MAX_PLANNED = 100_000_000  # examples of a run, in order, which take 8 bytes each or more
+
 
 class Schedule(Protocol):
     """A learning-rate schedule: a frozen value whose repr is part of a run's fingerprint."""
@@ -80,6 +82,15 @@ class PlannedSteps:
     """The number of optimiser steps of a run, as far as it is known before it starts."""
 
     count: int
+
+
+def check_planned(batch_size: int, steps: int) -> None:
+    """Raise ConfigError for more examples than can be put in order before a run."""
+    if batch_size * steps > _MAX_PLANNED:
+        raise ConfigError(
+            f"batch_size={batch_size} times steps={steps} is more than {_MAX_PLANNED:,} examples, "
+            "whose order is planned before a run: lower one of them"
+        )
 
 
 def unreached_peak(schedule: Schedule, steps: int) -> str:

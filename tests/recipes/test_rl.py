@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,16 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen import Observer, Stage, Step, sequence
+from kitchen import Observer, Recipe, Stage, Step, sequence
+from kitchen.config.settings import resolve_settings
+from kitchen.config.sources import from_mapping
 from kitchen.engine.observers import StageStarted
 from kitchen.errors import KitchenError
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
+from recipes.distillation import Distillation
 from recipes.rl import Rl
+from recipes.rlhf import Rlhf
 from stages.tasks.tasks import Tasks
 from tests.support.recording import RecordingObserver
 
@@ -110,6 +115,24 @@ def test_policy_lag_must_be_less_than_save_every() -> None:
     with pytest.raises(KitchenError, match="policy_lag=2 cannot be reached with save_every=2"):
         cook(policy_lag=2, save_every=2)
     cook(policy_lag=2, save_every=3, steps=1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 10**25},
+        {"batch_size": 2, "group": 10**6},
+        {"steps": 10**9},
+        {"lora_rank": 10**6},
+        {"batch_size": 2**31, "steps": 1},
+    ],
+)
+def test_sizes_beyond_any_memory_are_refused(settings: dict[str, int]) -> None:
+    recipes: list[type[Recipe]] = [Rl, Rlhf, Distillation]
+    for cls in recipes:
+        problems = resolve_settings(cls, list(from_mapping(settings, "settings"))).problems
+        assert len(problems) == 1
+        assert re.search("lower one of them|less than or equal to", str(problems[0]))
 
 
 def test_dro_keeps_the_policy_near_the_sampling_one() -> None:

@@ -99,8 +99,8 @@ def checkpoint_activations(model: Any) -> None:
     ]
     if not layers:
         raise BackendError(
-            f"checkpointing: a {type(model).__name__} has no layers to checkpoint; set "
-            "checkpointing=false"
+            f"checkpointing: a {type(model).__name__} has no layers to checkpoint; "
+            "--set training.checkpointing=false"
         )
     for layer in layers:
         layer.forward = partial(

@@ -139,6 +139,51 @@ def test_a_second_signal_stops_at_once(folder: Path) -> None:
     assert "exception" not in output
 
 
+COMPUTING = '''"""A recipe whose threads compute on when it is stopped."""
+import asyncio, threading, torch
+from kitchen import Recipe, Stage, Step, sequence
+
+def compute() -> None:
+    numbers = torch.rand(300, 300)
+    while True:
+        numbers @ numbers
+
+class Compute(Stage):
+    fails: bool
+    async def run(self) -> None:
+        for _ in range(2):
+            threading.Thread(target=compute, daemon=True).start()
+        print("computing", flush=True)
+        if self.fails:
+            raise ValueError("too hot")
+        await asyncio.sleep(1000)
+
+class Computing(Recipe):
+    fails: bool = False
+    def workflow(self) -> Step:
+        return sequence(Compute(self.fails))
+'''
+
+
+@pytest.mark.parametrize(("fails", "code"), [(False, 130), (True, 1)])
+def test_threads_that_compute_do_not_change_the_exit_code(
+    tmp_path: Path, fails: bool, code: int
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/computing.py").write_text(COMPUTING)
+    command = ("-m", "kitchen.cli", "run", "recipes.computing", "--training", "fake")
+    settings = [f"fails={str(fails).lower()}"]
+    with python_process(tmp_path, *command, *settings, stderr=subprocess.STDOUT) as process:
+        lines = LineReader(process.stdout)
+        lines.wait_for("computing")
+        if not fails:
+            process.send_signal(signal.SIGINT)
+        found, output = process.wait(60), lines.read_all()
+    assert found == code, output
+    assert "terminate" not in output
+
+
 def test_without_save_points_a_run_starts_over(folder: Path) -> None:
     code, output = signalled(folder, "save=0")
     assert code == 130, output

@@ -379,6 +379,12 @@ def test_numbers_must_be_finite(text: str) -> None:
     ] == [f"command line: {text}: input should be a finite number"]
 
 
+@pytest.mark.parametrize("text", ["sugar=1e300", "each.a=-1e39", "oven.heat=3.5e+38"])
+def test_numbers_must_be_finite_in_float32(text: str) -> None:
+    [problem] = resolve_settings(Tart, from_arguments([text])).problems
+    assert "input should be a number of at most 3.40282e+38" in str(problem)
+
+
 @pytest.mark.parametrize("text", ["each=3", "each=a", "each=[1]", "oven=hot"])
 def test_setting_with_nested_settings_takes_no_value(text: str) -> None:
     name = text.partition("=")[0]
