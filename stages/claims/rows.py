@@ -12,14 +12,8 @@ from stages.chat.messages import Message
 from stages.claims.answer import ClaimAnswer, parse_answer
 from stages.claims.scifact import Document, ScifactClaim
 
-INSTRUCTION = (
-    "State the hypothesis as CLAIM[c1]. Quote the evidence of each document that supports or "
-    "refutes it as CLAIM[c2] (Document ID), CLAIM[c3] and so on, each followed by its relation."
-)
-WITHOUT_HYPOTHESIS = (
-    "State the main claim of the documents as CLAIM[c1]. Quote the evidence that supports or "
-    "refutes it as CLAIM[c2] (Document ID), CLAIM[c3] and so on, each followed by its relation."
-)
+INSTRUCTION = "State the hypothesis, and the evidence for and against it."
+WITHOUT_HYPOTHESIS = "State the main claim, and the evidence for and against it."
 _DOCUMENT = re.compile(r"^Document (?P<id>[^\s:()]+)(?::[^\n]*)?$", re.M)
 
 
@@ -51,9 +45,9 @@ def scifact_row(
     if hypothesis:
         parts.append(f"Hypothesis: {claim.text}")
     for id, text in documents.items():
-        title = f": {corpus[id].title}" if corpus[id].title else ""
-        parts.append(f"Document {id}{title}\n{text}")
-    return ClaimRow("\n\n".join(parts), documents, answer, claim.id, claim.where)
+        title = f" {corpus[id].title}" if corpus[id].title else ""
+        parts.append(f"Document {id}:{title}\n{text}")
+    return ClaimRow("\n".join(parts), documents, answer, claim.id, claim.where)
 
 
 def row_of_texts(prompt: str, completion: str, id: str, where: str) -> ClaimRow:

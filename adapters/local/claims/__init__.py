@@ -1,0 +1,1 @@
+"""The packaged claims: short studies, and claims that they support or refute."""
