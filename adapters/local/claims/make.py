@@ -170,7 +170,7 @@ def files() -> dict[str, list[dict[str, Any]]]:
     corpus: list[Study] = []
     result: dict[str, list[dict[str, Any]]] = {}
     sets = (
-        ("claims_train", words.TREATMENTS * 2, words.OUTCOMES, USUAL),
+        ("claims_train", (*words.TREATMENTS, *words.TREATMENTS), words.OUTCOMES, USUAL),
         ("claims_held_out", words.NEW_TREATMENTS, words.NEW_OUTCOMES, USUAL),
         ("claims_other_wording", words.NEW_TREATMENTS, words.NEW_OUTCOMES, OTHER),
     )
