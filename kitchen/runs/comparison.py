@@ -1,4 +1,4 @@
-"""The settings of a comparison of runs, and the report that its run publishes."""
+"""The recipe that compares runs, and the report that its run publishes."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from kitchen.errors import ConfigError
 from kitchen.statistics.power import (
     mcnemar_detectable,
     mcnemar_power,
+    plan_evaluation,
     share_items_needed,
     shares_detectable,
     shares_power,
@@ -101,3 +102,51 @@ def test_needed_items_are_the_fewest(paired):
 def test_impossible_plan_is_an_error(call):
     with pytest.raises(ConfigError):
         call()
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(("baseline", "difference"), [(0.3, 0.1), (0.6, 0.05), (0.9, -0.1)])
+def test_a_planned_number_of_items_has_the_power(
+    baseline: float, difference: float, paired: bool
+) -> None:
+    found = plan_evaluation(baseline=baseline, difference=difference, paired=paired)
+    assert found.computed == "n"
+    numbers = {"n": found.n, "baseline": baseline, "difference": difference}
+    assert 0.8 <= plan_evaluation(paired=paired, **numbers).power < 0.82
+
+
+def test_a_planned_difference_needs_these_items() -> None:
+    found = plan_evaluation(n=377, baseline=0.3)
+    assert found.difference == pytest.approx(0.1, abs=0.001)
+    assert plan_evaluation(n=5, baseline=0.9).difference is None
+
+
+@pytest.mark.parametrize("difference", [0.1, -0.1])
+def test_a_planned_baseline_is_the_highest_below_a_half(difference: float) -> None:
+    found = plan_evaluation(n=377, difference=difference)
+    assert found.baseline is not None
+    needed = share_items_needed(found.baseline - 0.01, difference)
+    assert needed <= 377 < share_items_needed(found.baseline + 0.02, difference)
+    assert plan_evaluation(n=10, difference=difference).baseline is None
+
+
+def test_items_that_agree_more_often_are_fewer() -> None:
+    independent = plan_evaluation(baseline=0.6, difference=0.05).n
+    related = plan_evaluation(baseline=0.6, difference=0.05, differ=0.15).n
+    assert independent is not None
+    assert related is not None
+    assert related < independent / 2
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"n": 10},
+        {"n": 0, "baseline": 0.5},
+        {"baseline": 0.95, "difference": 0.1},
+        {"n": 9, "baseline": 2.0},
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(numbers: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        plan_evaluation(**numbers)
