@@ -93,8 +93,8 @@ def compare_evaluations(groups: Groups, options: CompareOptions) -> ComparisonRe
             pairs += compared
             overall += [test] if test else []
     if all(pair.comparison is None for pair in pairs):
-        problems = dict.fromkeys(f"{pair.set}, {pair.measure}: {pair.problem}" for pair in pairs)
-        raise DataError("nothing can be compared: " + "; ".join(problems))
+        problems = [f"{pair.set}, {pair.measure}: {pair.problem}" for pair in pairs]
+        raise DataError("nothing can be compared: " + "; ".join(dict.fromkeys(problems or notes)))
     corrected = _corrected(pairs, options.correct)
     return ComparisonReport(
         tuple(corrected), tuple(overall), options.correct, options.alpha, tuple(notes)
@@ -149,8 +149,7 @@ def _shared_names(
 ) -> Sequence[str]:
     """Return the names that all runs have, those that are wanted if there are any.
 
-    Raises ConfigError for one that no run has, DataError if a run lacks a wanted one or none is
-    shared.
+    Raises ConfigError for one that no run has, DataError if a run lacks a wanted one.
     """
     every = list(dict.fromkeys(chain.from_iterable(by_run.values())))
     for name in wanted:
@@ -161,12 +160,13 @@ def _shared_names(
         if without:
             partial[name] = without
     shared = [name for name in wanted or every if name not in partial]
-    if partial and (wanted or not shared):
-        name, without = next(iter(partial.items()))
-        available = ", ".join(by_run[without[0]])
-        raise DataError(
-            f"run {without[0]!r} has no {kind} {name!r}, which another run has; it has: {available}"
-        )
+    for name in wanted:
+        if name in partial:
+            run = partial[name][0]
+            raise DataError(
+                f"run {run!r} has no {kind} {name!r}, which another run has; it has: "
+                f"{', '.join(by_run[run])}"
+            )
     for name, without in partial.items():
         notes.append(f"{kind} {name} is left out: {' and '.join(without)} did not record it")
     return shared

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from kitchen.statistics.comparison import Comparison
 from kitchen.statistics.intervals import Interval
 from kitchen.statistics.report import ComparedPair, ComparisonReport, OverallTest
+from kitchen.statistics.samples import SHARE
 from kitchen.statistics.significance import SignificanceResult
 from kitchen.types import Metrics, Table
 from stages.compare.comparing import FOR_ALL_PAIRS
-from stages.compare.recorded import RATIOS
 
 Rows = Iterator[tuple[str, str]]
 
@@ -87,7 +87,7 @@ def _details(pair: ComparedPair, found: Comparison, report: ComparisonReport) ->
         yield name, effect.format(2 if effect.estimate >= 0.1 else digits)
     for name, reason in found.undefined.items():
         yield name, f"not defined: {reason}"
-    yield "detectable", _detectable(found, digits)
+    yield "detectable", _detectable(found)
     yield "reason", found.reason
     if pair.note:
         yield "note", pair.note
@@ -130,11 +130,11 @@ def _p(test: SignificanceResult) -> str:
     return f"p = {test.p_value:.2g} ({test.method})"
 
 
-def _detectable(found: Comparison, digits: int) -> str:
+def _detectable(found: Comparison) -> str:
     """Return the smallest difference that such an evaluation shows with 80 % power."""
     if found.detectable is None:
         return "no difference at all with 80 % power: there are too few items, or no noise is known"
-    return f"a difference of {found.detectable:.{digits}f} or more, with 80 % power"
+    return f"a difference of {found.detectable:.2g} or more, with 80 % power"
 
 
 def _overall_details(overall: OverallTest) -> Rows:
@@ -147,7 +147,9 @@ def _overall_details(overall: OverallTest) -> Rows:
 
 
 def _digits(pair: ComparedPair) -> int:
-    return 4 if pair.measure in RATIOS else 3
+    """Return the decimal places of a measure: more for one that does not range from 0 to 1."""
+    found = pair.comparison
+    return 3 if found is None or found.criteria.measure.bounds == SHARE else 4
 
 
 def _percent(share: float) -> str:

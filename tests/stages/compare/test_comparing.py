@@ -244,3 +244,18 @@ def test_sets_that_one_run_lacks_are_left_out_with_a_note() -> None:
 def test_groups_that_make_no_comparison_are_refused(texts: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="runs"):
         run_groups(texts)
+
+
+def test_runs_without_a_common_measure_say_what_each_lacks() -> None:
+    one, other = scored_rows([1.0] * 5), scored_rows([1.0] * 5, measure="reward")
+    with pytest.raises(DataError, match=r"exact_match is left out: b did.*reward is left out: a"):
+        compare({"a": one, "b": other})
+
+
+def test_a_measure_of_only_some_sets_can_be_chosen() -> None:
+    def rows(seed: int) -> list[dict[str, Any]]:
+        loss = [{"nats": 2.0 + seed, "tokens": 3}] * 5
+        return [*scored_rows(answers(0, seed)), *scored_rows(loss, set="chats")]
+
+    report = compare({"a": rows(1), "b": rows(2)}, measures=("loss",))
+    assert [(pair.set, pair.measure) for pair in report.pairs] == [("chats", "loss")]
