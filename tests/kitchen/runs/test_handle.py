@@ -162,7 +162,7 @@ def test_failed_stage_keeps_its_cause_place_and_resume_call() -> None:
     assert run.status().state == "failed"
 
 
-def test_code_that_fails_again_from_the_start_suggests_no_resume() -> None:
+def test_code_that_fails_again_suggests_no_resume() -> None:
     with pytest.raises(RunFailed) as error:
         kitchen.run(Stew(spoil="salt", save=0), training="fake", name="mine")
     assert error.value.__notes__ == [f"in {Stew.title()} > Spoil"]

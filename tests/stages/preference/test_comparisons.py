@@ -209,12 +209,12 @@ def test_only_answers_may_be_trainable(row: dict[str, Any]) -> None:
         (
             {"": {0: "no"}, "held": {0: "no"}},
             3,
-            "1 of 2 rows have no .* and 1 of 2 rows are longer than max_tokens=3",
+            r"1 of 2 rows have no .* and 1 of 2 rows are longer than rendering\.max_tokens=3",
         ),
         (
             {"": {0: "no", 1: "no"}, "held": {0: "no"}},
             3,
-            "train on: 2 of 2 rows are longer than max_tokens=3",
+            r"train on: 2 of 2 rows are longer than rendering\.max_tokens=3",
         ),
         (
             {"": {0: "no"}},
