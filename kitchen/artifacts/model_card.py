@@ -62,7 +62,7 @@ def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping
         f"# {_text(repo.rpartition('/')[2])}",
         _overview(base, weights),
         *_evaluation(tables),
-        *_section("Data", ("split", "SHA-256"), _data_digests(record)),
+        *_section("Data", ("split", "data set", "SHA-256"), _data_digests(record)),
         *_section("Settings", ("setting", "value"), _flat_settings(settings)),
         "## How to load it",
         _loading(repo, base),
@@ -104,7 +104,7 @@ def _overview(base: Base, weights: Weights) -> str:
         ("its SHA-256", _text(base.sha256)),
         ("LoRA", _text(facts.get("lora", ""))),
         ("trained from", _text(public_name(facts["weights"])) if "weights" in facts else ""),
-        ("optimiser steps", str(checkpoint.step) if checkpoint else ""),
+        ("optimiser steps", _steps(checkpoint.step) if checkpoint else ""),
         ("SHA-256 of the checkpoint", checkpoint.sha256 if checkpoint else ""),
         ("dtype of the base", _text(facts.get("model.dtype", ""))),
         ("run", _text(weights.run)),
@@ -133,12 +133,20 @@ def _dataset_names(record: Mapping[str, Any]) -> Iterator[str]:
             yield value
 
 
-def _data_digests(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name and SHA-256 of each split that was trained on."""
-    for key, value in record.get("facts", {}).items():
+def _steps(count: int) -> str:
+    return str(count) if count else "0: the weights are the initial ones"
+
+
+def _data_digests(record: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, data set and SHA-256 of each split that was trained on."""
+    facts = record.get("facts", {})
+    # problems that are generated have no data set of their own
+    generated = record.get("order", {}).get("settings", {}).get("dataset", "")
+    for key, value in facts.items():
         if key.startswith("data.") and key.endswith(".sha256"):
             split = key.removeprefix("data.").removesuffix(".sha256")
-            yield _text(_without_folders(split)), _text(value)
+            name = facts.get(f"data.{split}.dataset", generated)
+            yield _text(_without_folders(split)), _text(_without_folders(str(name))), _text(value)
 
 
 def _flat_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -180,7 +188,7 @@ def _loading(repo: str, base: Base) -> str:
     )
 
 
-def _section(title: str, columns: Sequence[str], rows: Iterator[tuple[str, str]]) -> Sequence[str]:
+def _section(title: str, columns: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Sequence[str]:
     """Return a titled table, or nothing if there are no rows."""
     cells = list(rows)
     return [f"## {title}", _markdown_table(columns, cells)] if cells else []

@@ -146,9 +146,10 @@ def _report(
     key = f"{suffix}/{stage.dataset}" if stage.dataset else suffix
     metrics = Metrics({f"kl{key}": mean.estimate, f"kl_per_token{key}": per_token})
     when = suffix.replace("_", " ")
+    instructed = " with the instruction" if stage.instruction else ""
     on_dataset = f" on {stage.dataset}" if stage.dataset else ""
     return metrics, Table(
-        f"KL to {stage.reference}{when}{on_dataset}, 95 % interval",
+        f"KL to {stage.reference}{instructed}{when}{on_dataset}, 95 % interval",
         ("answers", "nats per answer", "nats per token"),
         ((str(len(nats)), shown_interval(mean), shown_number(per_token, 4)),),
     )

@@ -91,3 +91,47 @@ def test_rejected_push_can_be_repeated(
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
     assert invoke(*command).exit_code == 0
     assert not finished_run.repositories["model", "cook/onions"].private
+
+
+ROLLOUTS = ("steps=1", "batch_size=2", "group=2", "lora_rank=4", "playing.max_tokens=4")
+TRAINED_BY_ROLLOUTS = {
+    "rl": (("reward=exact",), ("**Mean reward with greedy decoding, 95 % intervals**",)),
+    "rlhf": (
+        ("preferences=data.jsonl", "judge.batch_size=2"),
+        ("**The judge on held-out comparisons,", "preference for new answers over old ones,"),
+    ),
+    "distillation": (
+        ("instruction=Be brief.", "evaluation.max_tokens=4"),
+        ("**KL to owner/tiny with the instruction before,", "| loss, nats per token |"),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", TRAINED_BY_ROLLOUTS)
+def test_cards_of_rollout_recipes_show_their_evaluation(
+    hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
+) -> None:
+    from tests.support.tiny_model import tiny_model
+
+    base = tiny_model(tmp_path / "base")
+    hub_server.repository("owner/tiny", {path.name: path.read_bytes() for path in base.iterdir()})
+    monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
+    row = {"prompt": "two cups", "completion": "onions"}
+    if recipe == "rlhf":
+        row = {"prompt": "two cups", "chosen": "onions", "rejected": "no"}
+    settings, shown = TRAINED_BY_ROLLOUTS[recipe]
+    source = () if recipe == "rlhf" else ("dataset=data.jsonl",)
+    own = (*ROLLOUTS, "model=owner/tiny", "reading.held_out=0.25", *source, *settings)
+    with in_folder(tmp_path):
+        (tmp_path / "data.jsonl").write_text((json.dumps(row) + "\n") * 8)
+        done = invoke("run", f"recipes.{recipe}", *HERE, "--name", "dish", *own)
+        assert done.exit_code == 0, done.output
+        pushed = invoke("push", "dish", "cook/onions", *HERE)
+        assert pushed.exit_code == 0, pushed.output
+    files = hub_server.repositories["model", "cook/onions"].commits[-1].files
+    card = files["README.md"].decode()
+    assert all(text in card for text in shown), card
+    assert "| train | data.jsonl |" in card
+    assert f"`recipes.{recipe}:" in card
+    assert "|  |" not in card
