@@ -13,9 +13,13 @@ from kitchen.ports.datasets import Row
 def split_answers(row: Row, fields: Sequence[str]) -> tuple[Row, tuple[str, ...]]:
     """Return a row with one answer, and the further ones of a list of texts without repetitions.
 
+    An object {"text": [...]} stands for its list.
+
     `fields` are the columns of its format; of two or more, the last one is the answer.
     """
     answers = row[fields[-1]]
+    if isinstance(answers, Mapping) and isinstance(answers.get("text"), list | tuple):
+        answers = answers["text"]  # of SQuAD, with the places of the answers in the context
     if len(fields) == 1 or not isinstance(answers, list | tuple) or not answers:
         return row, ()
     if not all(isinstance(answer, str) for answer in answers):
@@ -38,6 +42,7 @@ def parse_choices(row: Row, where: str) -> tuple[str, tuple[str, ...], str] | No
     for column in ("answer", "answerKey"):
         if row.get(column) is not None:
             index = _index_of(row[column], column, choices, labels, where)
+            _check_one_right(choices, choices[index], where)
             return question, choices, choices[index]
     raise DataError(
         f"{where}: the row has {question!r} and 'choices', but 'answer' is missing: the index of "
@@ -45,12 +50,24 @@ def parse_choices(row: Row, where: str) -> tuple[str, tuple[str, ...], str] | No
     )
 
 
-def choices_around(row: Row, answer: str) -> tuple[str, ...]:
+def _check_one_right(choices: Sequence[str], right: str, where: str) -> None:
+    """Raise DataError if the right choice is there more than once."""
+    if [choice.strip() for choice in choices].count(right.strip()) > 1:
+        raise DataError(
+            f"{where}: choices has the right one, {right!r}, more than once, so every model would "
+            "be right; remove the repetition, or drop the row"
+        )
+
+
+def choices_around(row: Row, answer: str, where: str) -> tuple[str, ...]:
     """Return the choices of a row whose answer is in another column, if it is one of them."""
     choices = row.get("choices")
     if not isinstance(choices, list | tuple) or answer not in choices:
         return ()
-    return tuple(choices) if all(isinstance(choice, str) for choice in choices) else ()
+    if not all(isinstance(choice, str) for choice in choices):
+        return ()
+    _check_one_right(choices, answer, where)
+    return tuple(choices)
 
 
 def _choices_and_labels(value: Any, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -19,6 +19,7 @@ from stages.chat.row_columns import (
     is_filled,
     template_inputs,
     with_system_and_history,
+    with_thought,
 )
 from stages.chat.row_fields import FIELDS
 from stages.chat.template import NO_INPUTS, TemplateInputs, in_row
@@ -93,7 +94,7 @@ def parse_conversation(row: Row, where: str) -> Conversation:
         if all(row.get(field) is not None for field in fields):
             first, others = split_answers(row, fields)
             conversation = parse(first, where)
-            choices = choices_around(row, conversation.messages[-1].content)
+            choices = choices_around(row, conversation.messages[-1].content, where)
             conversation = replace(conversation, other_answers=others, choices=choices)
             return _with_columns(conversation, row, where)
     if found := parse_choices(row, where):
@@ -105,14 +106,18 @@ def parse_conversation(row: Row, where: str) -> Conversation:
     check_format_supported(row, where)
     _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
-    known = f"{'; '.join(FORMATS)}{_rename_hint(row, 'prompt')}"
+    columns = [name for name in row if _may_be_message(row[name])]
+    rename = _rename_hint(row, "prompt") if len(columns) > 1 else ""
+    known = f"{'; '.join(FORMATS)}{rename}"
     hint = _delimiter_hint(row)
     raise DataError(f"{where}: no known format in the row {{{shown}}}{hint}. Formats: {known}")
 
 
 def _with_columns(conversation: Conversation, row: Row, where: str) -> Conversation:
     """Return the conversation with the system message, history and inputs of other columns."""
-    messages = with_system_and_history(conversation.messages, row, where)
+    messages = with_thought(conversation.messages, row, where)
+    _check_prefills(messages, where)
+    messages = with_system_and_history(messages, row, where)
     added = len(messages) - len(conversation.messages)
     return replace(
         conversation,
@@ -156,6 +161,19 @@ def _check_incomplete(row: Row, where: str) -> None:
                 f"{where}: the row has {present}, but {missing[0]!r} {problem}; add it, or drop "
                 f"the row{_rename_hint(row, missing[0])}"
             )
+
+
+def parse_rejected(row: Row, chosen: Conversation, where: str) -> Conversation | None:
+    """Parse the worse answer beside a row that has the better one, as ms-swift has it, if any."""
+    if is_filled(row, "rejected_messages"):
+        messages = _message_list(row, "rejected_messages", where)
+        return _with_columns(_build(messages, where), row, where)
+    if not is_filled(row, "rejected_response"):
+        return None
+    answer = _messages_of(row, "rejected_response", "assistant", where)
+    *prompt, last = chosen.messages
+    prompt = prompt if last.role == "assistant" else [*prompt, last]
+    return replace(chosen, messages=(*prompt, *answer), other_answers=())
 
 
 def parse_completion(row: Row, field: str, where: str) -> Conversation:
@@ -234,16 +252,20 @@ def _with_prefill(history: Sequence[Message], prompt: Sequence[Message]) -> Sequ
 
 
 def _build(messages: tuple[Message, ...], where: str, prompt_length: int = 0) -> Conversation:
-    try:
-        check_prefills(messages, answered=True)
-    except DataError as error:
-        raise in_row(error, where) from error
+    _check_prefills(messages, where)
     roles = [message.role for message in messages]
     if "assistant" not in roles:
         raise DataError(
             f"{where}: no assistant message to train on; the messages are from: {', '.join(roles)}"
         )
     return Conversation(messages, where, _is_single_turn(messages), prompt_length)
+
+
+def _check_prefills(messages: Sequence[Message], where: str) -> None:
+    try:
+        check_prefills(messages, answered=True)
+    except DataError as error:
+        raise in_row(error, where) from error
 
 
 def _is_single_turn(messages: Sequence[Message]) -> bool:
@@ -253,11 +275,19 @@ def _is_single_turn(messages: Sequence[Message]) -> bool:
 def _rename_hint(row: Row, wanted: str) -> str:
     """Return advice on renaming a column to `wanted`, preferring its common names elsewhere."""
     known = {field.name for field in FIELDS if field.level != "message"}
-    candidates = [name for name in _COMMON_NAMES.get(wanted, ()) if name in row]
-    candidates = candidates or [name for name in row if name not in known]
+    columns = [name for name in row if _may_be_message(row[name])]
+    candidates = [name for name in _COMMON_NAMES.get(wanted, ()) if name in columns]
+    candidates = candidates or [name for name in columns if name not in known]
     if not candidates:
         return ""
     return f"; if a column has another name: reading.columns.{candidates[0]}={wanted}"
+
+
+def _may_be_message(value: Any) -> bool:
+    """Return whether a value can be a prompt or an answer: text, or a list of texts or messages."""
+    if isinstance(value, str):
+        return bool(value.strip())
+    return isinstance(value, list | tuple) and bool(value)
 
 
 def _prompt_and_answer(row: Row, prompt: str, answer: str, where: str) -> Conversation:

@@ -10,23 +10,36 @@ from typing import Any
 from kitchen import ports
 from kitchen.errors import DataError, did_you_mean
 from kitchen.safe_text import read_json
-from stages.chat.row_fields import FLAGS, REASONING, REFUSED_IN_MESSAGES, TEMPLATE_FIELDS
+from stages.chat.row_fields import (
+    FLAGS,
+    REASONING,
+    REFUSED_IN_MESSAGES,
+    TEMPLATE_FIELDS,
+    WEIGHTS,
+)
 
 ROLES: Mapping[str, str] = {
     "system": "system",
     "developer": "system",  # OpenAI's newer name
     "user": "user",
+    "human": "user",  # ShareGPT
     "assistant": "assistant",
+    "gpt": "assistant",  # ShareGPT
+    "model": "assistant",  # Gemini
+    "bot": "assistant",
+    "ai": "assistant",
+    "chatbot": "assistant",  # Cohere
     "tool": "tool",
     "function": "tool",  # OpenAI's older name
+    "ipython": "tool",  # Llama 3
+    "observation": "tool",  # ShareGPT
+    "tool_response": "tool",  # ms-swift
+    "environment": "tool",  # OLMo
+    "function_call": "assistant",  # ShareGPT: its text is the call, as JSON
+    "tool_call": "assistant",  # ms-swift: likewise
 }
-SHAREGPT_ROLES: Mapping[str, str] = {
-    **ROLES,
-    "human": "user",
-    "gpt": "assistant",
-    "observation": "tool",
-    "function_call": "assistant",  # its text is the call, as JSON
-}
+_CALLS = ("function_call", "tool_call")
+_TEXT_PARTS = ("text", "input_text", "output_text")  # the latter two in OpenAI's Responses
 
 
 @dataclass(frozen=True)
@@ -83,29 +96,30 @@ def parse_message(item: Any, place: str, where: str) -> Message:
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: {place} is {kind_of(item)}, not a message with role and content")
     if "from" in item:
-        role_field, content_field, roles = "from", "value", SHAREGPT_ROLES
+        role_field, content_field = "from", "value"
     else:
-        role_field, content_field, roles = "role", "content", ROLES
+        role_field, content_field = "role", "content"
     calls = _calls_of(item, place, where)
     _check_fields(item, role_field, place, where)
     name = parse_text(item[role_field], f"{place}.{role_field}", where)
-    if name not in roles:
+    if name.lower() not in ROLES:
         raise DataError(
-            f"{where}: {place}.{role_field} {name!r} is unknown; {did_you_mean(name, roles)}"
+            f"{where}: {place}.{role_field} {name!r} is unknown; {did_you_mean(name, ROLES)}"
         )
+    role = ROLES[name.lower()]
     if not calls:
         _check_fields(item, content_field, place, where)
     content_place = f"{place}.{content_field}"
     content, thought = _content_of(item.get(content_field), content_place, where, bool(calls))
-    if calls and roles[name] != "assistant":
+    if calls and role != "assistant":
         raise DataError(f"{where}: {place} has tool calls, but its role is {name!r}")
-    if name == "function_call":
+    if name.lower() in _CALLS:
         calls, content = parse_calls(content, content_place, where), ""
     fields = _template_fields(item, thought, place, where)
     if calls:
         fields["tool_calls"] = calls
-    flag = _flag_of(item, roles[name], place, where)
-    return Message(roles[name], content, flag, fields, _is_prefill(item, roles[name], place, where))
+    flag = _flag_of(item, role, place, where)
+    return Message(role, content, flag, fields, _is_prefill(item, role, place, where))
 
 
 def _is_prefill(item: Mapping[str, Any], role: str, place: str, where: str) -> bool:
@@ -139,19 +153,19 @@ def _flag_of(item: Mapping[str, Any], role: str, place: str, where: str) -> bool
     flags: dict[str, bool] = {}
     for name in FLAGS:
         value = item.get(name)
-        if name == "weight" and value in (0, 1) and not isinstance(value, bool):
+        if name in WEIGHTS and value in (0, 1) and not isinstance(value, bool):
             value = bool(value)
         if value is None:
             continue
         if not isinstance(value, bool):
-            wanted = "0 or 1" if name == "weight" else "true or false"
+            wanted = "0 or 1" if name in WEIGHTS else "true or false"
             raise DataError(f"{where}: {place}.{name} is {kind_of(value)}, not {wanted}")
-        flags[name] = value
-    if flags.get("weight") and role != "assistant":
-        raise DataError(
-            f"{where}: {place}.weight is 1, but only messages of the assistant have a weight; to "
-            f"train on a message with the role {role!r}, write 'train': true instead"
-        )
+        if value and name in WEIGHTS and role != "assistant":
+            raise DataError(
+                f"{where}: {place}.{name} is 1, but only messages of the assistant have a weight; "
+                f"to train on a message with the role {role!r}, write 'train': true instead"
+            )
+        flags[name] = not value if name == "masked" else value
     if len(set(flags.values())) > 1:
         names = " and ".join(flags)
         raise DataError(f"{where}: {place} has {names}, which contradict each other; keep one")
@@ -192,16 +206,17 @@ def _content_of(
         return parse_text(value, place, where), ""
     texts: dict[str, list[str]] = {"text": [], "thinking": []}
     for index, part in enumerate(value):
-        kind = part.get("type")
-        if kind not in texts:
+        kind = part.get("type", "text" if "text" in part else None)
+        field = "text" if kind in _TEXT_PARTS else kind
+        if field not in texts:
             raise DataError(
                 f"{where}: {place}[{index}] has the type {kind!r}, which is not supported: "
                 "training reads only text. Remove the part, or drop the row"
             )
-        text = part.get(kind)
-        if kind == "thinking" and isinstance(text, list | tuple):  # parts of text, as Mistral has
-            text, _ = _content_of(text, f"{place}[{index}].{kind}", where)
-        texts[kind].append(parse_text(text, f"{place}[{index}].{kind}", where))
+        text = part.get(field)
+        if field == "thinking" and isinstance(text, list | tuple):  # parts of text, as Mistral has
+            text, _ = _content_of(text, f"{place}[{index}].{field}", where)
+        texts[field].append(parse_text(text, f"{place}[{index}].{field}", where))
     return "".join(texts["text"]), "".join(texts["thinking"])
 
 

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kitchen.errors import DataError
 from kitchen.ports.datasets import Row
 from kitchen.ports.sampling import ToolSchema
-from stages.chat.messages import Message, check_characters, kind_of, parse_json, parse_text
-from stages.chat.row_fields import REFUSED_IN_OTHER_ROWS, REFUSED_IN_ROWS
+from stages.chat.messages import (
+    Message,
+    check_characters,
+    kind_of,
+    parse_json,
+    parse_message,
+    parse_text,
+)
+from stages.chat.row_fields import (
+    REASONING,
+    REFUSED_IN_OTHER_ROWS,
+    REFUSED_IN_ROWS,
+    ROW_WEIGHTS,
+)
 from stages.chat.template import TemplateInputs
 from stages.chat.text_columns import list_from_text
 
@@ -22,7 +35,8 @@ _NULLABLE = ("default", "const")
 def check_columns(row: Row, where: str, refused: Mapping[str, str] = REFUSED_IN_ROWS) -> None:
     """Raise DataError for a column whose meaning is known, but not supported."""
     for name, reason in refused.items():
-        if is_filled(row, name):
+        is_neutral = name in ROW_WEIGHTS and row.get(name) in (1, "1", "1.0")
+        if is_filled(row, name) and not is_neutral:
             raise DataError(
                 f"{where}: the column {name!r} is not supported: {reason}. Drop the row, or, if "
                 f"the column means something else, rename it (reading.columns.{name}=other)"
@@ -31,7 +45,9 @@ def check_columns(row: Row, where: str, refused: Mapping[str, str] = REFUSED_IN_
 
 def check_format_supported(row: Row, where: str) -> None:
     """Raise DataError for a row in a known format that is not supported."""
-    check_columns(row, where, REFUSED_IN_OTHER_ROWS)
+    for name, reason in REFUSED_IN_OTHER_ROWS.items():
+        if is_filled(row, name):
+            raise DataError(f"{where}: the column {name!r} is not supported: {reason}")
 
 
 def is_filled(row: Row, name: str) -> bool:
@@ -68,6 +84,30 @@ def with_system_and_history(
     return (*first, *history, *rest)
 
 
+def with_thought(messages: Sequence[Message], row: Row, where: str) -> tuple[Message, ...]:
+    """Return the messages with the thought of the answer that is in a column of its own."""
+    name = _one_of(row, REASONING, where)
+    if not name:
+        return tuple(messages)
+    rename = f"rename the column (reading.columns.{name}=other)"
+    columns = ("messages", "conversations", "chosen", "rejected")
+    beside = [column for column in columns if is_filled(row, column)]
+    if beside:
+        raise DataError(
+            f"{where}: the row has the column {name!r} beside {beside[0]!r}; write the thought "
+            f"into its message, as the field {name!r}, or {rename}"
+        )
+    *prompt, answer = messages
+    has_thought = "<think>" in answer.content or any(field in answer.fields for field in REASONING)
+    if has_thought or answer.role != "assistant":
+        raise DataError(
+            f"{where}: the row has the column {name!r}, but its answer has a thought, too, or does "
+            f"not end with a message of the assistant; keep one thought, or {rename}"
+        )
+    fields = {**answer.fields, name: parse_text(row[name], name, where)}
+    return (*prompt, replace(answer, fields=fields))
+
+
 def _one_of(row: Row, names: Sequence[str], where: str) -> str:
     """Return the one of these columns that is filled, or ""; raises DataError for two."""
     filled = [name for name in names if is_filled(row, name)]
@@ -77,7 +117,7 @@ def _one_of(row: Row, names: Sequence[str], where: str) -> str:
 
 
 def _parse_history(row: Row, where: str) -> tuple[Message, ...]:
-    """Parse pairs [question, answer], as LLaMA-Factory has them."""
+    """Parse pairs [question, answer], as LLaMA-Factory has them, or messages."""
     for name in ("messages", "conversations"):
         if is_filled(row, name):
             raise DataError(
@@ -87,11 +127,19 @@ def _parse_history(row: Row, where: str) -> tuple[Message, ...]:
     if isinstance(pairs, str):
         pairs = list_from_text(pairs)
     if not isinstance(pairs, list | tuple):
-        raise DataError(f"{where}: history is {kind_of(pairs)}, not a list of [question, answer]")
+        raise DataError(
+            f"{where}: history is {kind_of(pairs)}, not a list of pairs [question, answer], nor "
+            "of messages"
+        )
     messages: list[Message] = []
     for index, pair in enumerate(pairs):
+        if isinstance(pair, Mapping):
+            messages.append(parse_message(pair, f"history[{index}]", where))
+            continue
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise DataError(f"{where}: history[{index}] is not a pair [question, answer]")
+            raise DataError(
+                f"{where}: history[{index}] is neither a pair [question, answer] nor a message"
+            )
         for role, text in zip(("user", "assistant"), pair, strict=True):
             messages.append(Message(role, parse_text(text, f"history[{index}]", where)))
     return tuple(messages)

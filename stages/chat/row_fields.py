@@ -10,8 +10,10 @@ Treatment = Literal["supported", "refused", "ignored"]
 Level = Literal["row", "preference row", "message"]
 
 # names of one thing in different formats
-FLAGS = ("trainable", "train", "training", "weight")
-REASONING = ("reasoning_content", "reasoning", "thinking")
+WEIGHTS = ("loss", "loss_mask", "loss_weight", "weight")  # 0 or 1, on messages of the assistant
+FLAGS = ("trainable", "train", "training", "train_on_turn", *WEIGHTS, "masked")
+ROW_WEIGHTS = ("weight", "sample_weight", "loss_weight", "loss_scale")  # 1 means nothing
+REASONING = ("reasoning_content", "reasoning", "thinking", "thought")
 TEMPLATE_FIELDS = (*REASONING, "name", "tool_call_id")
 
 
@@ -32,6 +34,9 @@ class RowField:
 _ONLY_TEXT = "training reads only text"
 _TOKENISED = "rows are tokenised here, so that the tokens are those of the model"
 _AS_PREFERENCE = "write the row as prompt, chosen and rejected, each a list of messages"
+_MARK_MESSAGES = "mark messages instead: write the row as messages, with 'train' in each"
+_SAME_WEIGHT = "all rows have the same weight, 1; leave rows out, or repeat them"
+_TOOLS_COLUMN = "write the list of tools in the column 'tools' of the row"
 _REFERENCE = "the reference model's log-probabilities are computed here"
 _ROWS = (
     RowField("messages", "row", "OpenAI, TRL, Axolotl", "supported", "the conversation"),
@@ -71,8 +76,23 @@ _ROWS = (
         "row",
         "Alpaca, LLaMA-Factory",
         "supported",
-        "a list of pairs [question, answer], which become messages before the prompt; an error "
-        "beside `messages` or `conversations`",
+        "a list of pairs [question, answer], or of messages, which come before the prompt; an "
+        "error beside `messages` or `conversations`",
+    ),
+    *(
+        RowField(
+            name,
+            "row",
+            used_by,
+            "supported",
+            "the thought of the answer, as in a message; an error beside messages",
+        )
+        for name, used_by in (
+            ("reasoning_content", "ms-swift, Axolotl"),
+            ("reasoning", "OpenAI-compatible servers"),
+            ("thinking", "TRL (gpt-oss)"),
+            ("thought", "agent data"),
+        )
     ),
     RowField(
         "tools",
@@ -98,6 +118,24 @@ _ROWS = (
     RowField("input_ids", "row", "TRL, Axolotl", "refused", _TOKENISED),
     RowField("completion_mask", "row", "TRL", "refused", _TOKENISED),
     RowField("assistant_masks", "row", "TRL", "refused", _TOKENISED),
+    RowField("loss_mask", "row", "verl, SkyRL", "refused", _MARK_MESSAGES),
+    RowField("mask", "row", "NeMo", "refused", _MARK_MESSAGES),
+    *(
+        RowField(name, "row", used_by, "refused", _SAME_WEIGHT)
+        for name, used_by in (
+            ("weight", "OpenAI, Axolotl"),
+            ("sample_weight", "scikit-learn"),
+            ("loss_weight", "agent data"),
+            ("loss_scale", "ms-swift"),
+        )
+    ),
+    RowField(
+        "documents",
+        "row",
+        "Transformers",
+        "refused",
+        "write them into the prompt, or, for a template that reads them, into chat_template_kwargs",
+    ),
     RowField(
         "kto_tag",
         "row",
@@ -147,6 +185,40 @@ _ROWS = (
         fallback=True,
     ),
     RowField(
+        "body",
+        "row",
+        "OpenAI (batches)",
+        "refused",
+        "a request has no answer; write its messages, and the answer, as the column messages",
+        fallback=True,
+    ),
+    RowField(
+        "contents",
+        "row",
+        "Gemini",
+        "refused",
+        "write the row as messages, a list of {role, content}",
+        fallback=True,
+    ),
+    RowField(
+        "endings",
+        "row",
+        "HellaSwag",
+        "refused",
+        "for multiple choice, rename three columns: reading.columns.ctx=question "
+        "reading.columns.endings=choices reading.columns.label=answer",
+        fallback=True,
+    ),
+    RowField(
+        "answers",
+        "row",
+        "SQuAD",
+        "refused",
+        "rename it, and the question: reading.columns.answers=completion "
+        "reading.columns.question=prompt; or, with a context, to response and instruction",
+        fallback=True,
+    ),
+    RowField(
         "parallel_tool_calls",
         "row",
         "OpenAI",
@@ -171,6 +243,20 @@ _PREFERENCES = (
         "TRL, LLaMA-Factory, Axolotl",
         "supported",
         "the worse answer, likewise",
+    ),
+    RowField(
+        "rejected_response",
+        "preference row",
+        "ms-swift",
+        "supported",
+        "the worse answer, beside a row with the better one: text, a message, or a list of them",
+    ),
+    RowField(
+        "rejected_messages",
+        "preference row",
+        "ms-swift",
+        "supported",
+        "the whole conversation with the worse answer, beside `messages`",
     ),
     RowField(
         "label",
@@ -209,22 +295,25 @@ _MESSAGES = (
         "message",
         "OpenAI, TRL, Axolotl",
         "supported",
-        "`system` or `developer`, `user`, `assistant`, `tool` or `function`",
+        "`system` or `developer`; `user` or `human`; `assistant`, `gpt`, `model`, `bot`, `ai` or "
+        "`chatbot`; `tool`, `function`, `ipython`, `observation`, `tool_response` or "
+        "`environment`; `function_call` or `tool_call`, whose content is the call as JSON. Case "
+        "does not matter",
     ),
     RowField(
         "content",
         "message",
         "OpenAI, TRL, Axolotl",
         "supported",
-        "text, or a list of parts of the types `text` and `thinking`, which are joined; other "
-        "types of parts are refused",
+        "text, or a list of parts of the types `text`, `input_text`, `output_text` and `thinking`, "
+        "which are joined; other types of parts are refused",
     ),
     RowField(
         "from",
         "message",
         "ShareGPT, LLaMA-Factory, Axolotl",
         "supported",
-        "the role: also `human`, `gpt`, `observation` (of a tool) and `function_call`",
+        "as `role`",
     ),
     RowField("value", "message", "ShareGPT, LLaMA-Factory, Axolotl", "supported", "the content"),
     *(
@@ -239,6 +328,7 @@ _MESSAGES = (
             ("reasoning_content", "Axolotl, TRL"),
             ("reasoning", "OpenAI-compatible servers"),
             ("thinking", "TRL (gpt-oss)"),
+            ("thought", "agent data"),
         )
     ),
     RowField(
@@ -277,7 +367,12 @@ _MESSAGES = (
             ("trainable", "Tinker", "true or false"),
             ("train", "Axolotl", "true or false"),
             ("training", "Axolotl", "true or false"),
+            ("train_on_turn", "Axolotl", "true or false"),
+            ("loss", "ms-swift, XTuner", "true or false, on messages of the assistant"),
+            ("loss_mask", "verl, SkyRL", "1 or 0, on messages of the assistant"),
+            ("loss_weight", "agent data", "1 or 0, on messages of the assistant"),
             ("weight", "OpenAI", "1 or 0, on messages of the assistant"),
+            ("masked", "torchtune", "false or true"),
         )
     ),
     RowField(
@@ -295,6 +390,17 @@ _MESSAGES = (
         "refused",
         "messages are trained on as a whole, or not at all ('train': true or false)",
     ),
+    RowField(
+        "mask",
+        "message",
+        "several",
+        "refused",
+        "true means 'trained on' in some formats, and 'not trained on' in others; write 'train': "
+        "true or false",
+    ),
+    RowField("tools", "message", "DeepSeek, Kimi", "refused", _TOOLS_COLUMN),
+    RowField("functions", "message", "OLMo", "refused", _TOOLS_COLUMN),
+    RowField("function_calls", "message", "OLMo", "refused", "write them as 'tool_calls'"),
     RowField("refusal", "message", "OpenAI", "refused", "write the text as the content"),
     RowField("audio", "message", "OpenAI", "refused", _ONLY_TEXT),
     RowField("images", "message", "TRL", "refused", _ONLY_TEXT),

@@ -212,7 +212,10 @@ def _groups(message: Message) -> list[tuple[str, ...]]:
 def _left_out(name: str, index: int, message: Message) -> DataError:
     fix = "choose a model whose template reads it, or remove the field"
     if name in REASONING:
-        fix += "; a thought can also be part of the content"
+        fix += (
+            f" (if it is a column: reading.columns.{name}=other); a thought can also be part of "
+            "the content"
+        )
     return DataError(
         f"the chat template leaves out {name!r} of message {index} ({message.role}), so it would "
         f"be ignored: {fix}"

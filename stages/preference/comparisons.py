@@ -19,7 +19,13 @@ from kitchen.ports import BlobStore, DatasetStore, Sampler, Tokenizer, TrainingC
 from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table, Tries
-from stages.chat.conversations import Conversation, Message, parse_completion, parse_conversation
+from stages.chat.conversations import (
+    Conversation,
+    Message,
+    parse_completion,
+    parse_conversation,
+    parse_rejected,
+)
 from stages.chat.masks import TrainOn
 from stages.chat.messages import message_text
 from stages.chat.model_limits import length_limit
@@ -207,6 +213,8 @@ def comparison(row: Row, where: str) -> Comparison:
     check_columns(row, where, REFUSED_IN_PREFERENCES)
     if row.get("chosen") is None and row.get("rejected") is None:
         answered = parse_conversation(row, where)
+        if rejected := parse_rejected(row, answered, where):
+            return _with_common_prompt(answered, rejected, where)
         prompt_length = len(prompt_messages(answered))
         return Comparison(check_marks(replace(answered, prompt_length=prompt_length)), None)
     for field in ("chosen", "rejected"):

@@ -174,7 +174,7 @@ def test_bad_field_is_reported_with_its_place(row, expected):
 def test_unknown_row_is_shown_with_the_formats():
     with pytest.raises(DataError) as caught:
         parse_conversation(
-            {"question": "why " * 1_000_000, "answers": ["because"] * 1_000}, "faq.csv:3"
+            {"question": "why " * 1_000_000, "replies": ["because"] * 1_000}, "faq.csv:3"
         )
     expected = str(caught.value)
     assert expected.startswith("faq.csv:3: no known format")
