@@ -138,7 +138,10 @@ def describe_error(error: BaseException) -> str:
         return str(error)
     if isinstance(error, BaseExceptionGroup):
         return describe_error(error.exceptions[0])
-    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    try:
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception as failure:  # noqa: BLE001 a __str__ of the user's
+        text = f"{type(error).__name__} (its text cannot be shown: {type(failure).__name__})"
     place = user_frame(error)
     return f"{text} ({place})" if place else text
 
@@ -162,15 +165,28 @@ def exits_as_failures() -> Iterator[None]:
     """Raise RunFailed where the code in the block raises SystemExit, or another BaseException.
 
     It would end the event loop, and with it the run, without being reported. Ctrl-C and
-    cancellation stay as they are.
+    cancellation of the task stay as they are.
     """
     import asyncio  # where it is not needed, such as for --help, it takes long to import
 
     try:
         yield
-    except (Exception, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+    except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and _is_task_cancelled():
+            raise
         raise RunFailed(
             f"{describe_error(error)}: code that a run calls must not exit; raise an Exception"
         ) from error
+
+
+def _is_task_cancelled() -> bool:
+    """Return whether the current task was asked to end; else what it waits for was cancelled."""
+    import asyncio
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return False
+    return task is not None and task.cancelling() > 0

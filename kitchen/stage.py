@@ -22,7 +22,7 @@ from typing import (
 
 from kitchen.errors import RunFailed
 from kitchen.ports.future import Future, is_future
-from kitchen.types import Metrics, Published
+from kitchen.types import Metrics, Published, Table
 
 
 @dataclass(frozen=True)
@@ -281,6 +281,8 @@ def check_result(stage: Stage, result: R) -> R:
     for value in contract.values_of(result):
         if isinstance(value, Metrics):
             _check_numbers(stage, value)
+        if isinstance(value, Table):
+            _check_cells(stage, value)
     return result
 
 
@@ -290,6 +292,15 @@ def _check_numbers(stage: Stage, metrics: Metrics) -> None:
             raise RunFailed(
                 f"{stage.title()}.{_promise(stage)} returned the metric {name}={value!r:.80}, "
                 "which is not a number"
+            )
+
+
+def _check_cells(stage: Stage, table: Table) -> None:
+    for row in table.rows:
+        if len(row) != len(table.columns) or not all(isinstance(cell, str) for cell in row):
+            raise RunFailed(
+                f"{stage.title()}.{_promise(stage)} returned a table {table.title!r} with the row "
+                f"{row!r:.80}, which is not {len(table.columns)} texts, one for each column"
             )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from kitchen.errors import ConfigError, CorruptCheckpoint
 from kitchen.ports.blobs import BlobStore
+from kitchen.safe_text import read_json
 from kitchen.types import Array, Checkpoint
 
 Arrays = Mapping[str, Array]
@@ -89,7 +90,7 @@ def _manifest(blobs: BlobStore, path: str) -> Mapping[str, Any]:
     if data is None:
         raise CorruptCheckpoint(f"{path}/{MANIFEST} is missing")
     try:
-        manifest: Mapping[str, Any] = json.loads(data)
+        manifest: Mapping[str, Any] = read_json(data)
         if manifest["sha256"] == _digest(manifest):
             return manifest
     except (ValueError, KeyError, TypeError) as error:

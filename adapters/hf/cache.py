@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 import tempfile
@@ -16,6 +15,7 @@ import structlog
 
 from adapters.hf.errors import Unreachable, clean
 from kitchen.backend.temporary import delete_if_unused, hold
+from kitchen.safe_text import read_json
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -147,7 +147,7 @@ def write(path: Path, text: str) -> None:
 def read_note(path: Path) -> Any:
     """Return a note's JSON; None if it is missing or damaged."""
     try:
-        return json.loads(path.read_text())
+        return read_json(path.read_text())
     except (FileNotFoundError, ValueError):
         return None
 

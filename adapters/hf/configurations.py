@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -214,7 +213,7 @@ def find_broken_line(names: Sequence[str], paths: Sequence[Path]) -> str | None:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     try:
-                        json.loads(line if line.strip() else "{}")
+                        read_json(line if line.strip() else b"{}")
                     except ValueError as error:
                         return f"{name}:{number}: is not JSON: {error}"
     return None

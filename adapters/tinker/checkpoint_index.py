@@ -9,6 +9,7 @@ from typing import Any
 
 from kitchen.errors import ConfigError, CorruptCheckpoint
 from kitchen.ports.blobs import BlobStore
+from kitchen.safe_text import read_json
 from kitchen.types import Checkpoint
 
 FILE = "tinker.json"
@@ -70,7 +71,7 @@ class CheckpointIndex:
         if data is None:
             raise CorruptCheckpoint(f"{name}/{FILE} is missing")
         try:
-            content: dict[str, Any] = json.loads(data)
+            content: dict[str, Any] = read_json(data)
             digest = _digest({key: content[key] for key in ("path", "step", "kind")})
             if content["sha256"] == digest:
                 return content

@@ -190,7 +190,7 @@ class SavePointStore:
         """Return the numbers of the save point files, oldest first."""
         names = [name.removeprefix(self._prefix) for name in self._blobs.list(self._prefix)]
         stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-        return sorted(int(stem) for stem in stems if stem.isdigit())
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def _file(self, number: int) -> str:
         return f"{self._prefix}{number:06d}.json"

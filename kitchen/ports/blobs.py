@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from kitchen.safe_text import read_json
+
 
 class BlobStore(Protocol):
     """A store of bytes by name, safe to use from threads.
@@ -85,8 +87,8 @@ def seal(text: str) -> bytes:
 def unseal(data: bytes) -> str:
     """Return the text that was sealed; raises ValueError if it is damaged."""
     try:
-        sealed = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        sealed = read_json(data)
+    except ValueError as error:
         raise ValueError("it is not JSON" if data else "it is empty or missing") from error
     text = sealed.get("record") if isinstance(sealed, dict) else None
     if not isinstance(text, str) or sealed.get("sha256") != sha256(text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 import threading
 import time
 from array import array
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kitchen.ports.blobs import AppendableBlobs, BlobStore
-from kitchen.safe_text import escape_json_controls
+from kitchen.safe_text import escape_json_controls, read_json
 from kitchen.secrets import masked, secrets
 
 _MIN_INTERVAL = 1.0  # seconds between writes, at least; longer where writing is slow
@@ -196,7 +197,7 @@ def _number(line: bytes) -> int | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        row = json.loads(line)
+        row = read_json(line)
     except ValueError:
         return None
     number = row.get("n", _UNNUMBERED) if isinstance(row, dict) else None
@@ -222,8 +223,17 @@ def without_nan(value: Any) -> Any:
 
 
 def with_nan(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics as they were published: null is a number that JSON does not have."""
-    return {name: math.nan if value is None else value for name, value in metrics.items()}
+    """Return metrics as they were published: null is a number that JSON does not have.
+
+    An integer beyond every float, which cannot be shown as a number, becomes infinite.
+    """
+    return {name: _as_metric(value) for name, value in metrics.items()}
+
+
+def _as_metric(value: Any) -> Any:
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return math.inf if value > 0 else -math.inf
+    return math.nan if value is None else value
 
 
 _JSON = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False)

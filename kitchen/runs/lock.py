@@ -13,6 +13,7 @@ from typing import Any
 
 from kitchen.errors import ConfigError
 from kitchen.ports.blobs import BlobStore
+from kitchen.safe_text import read_json
 
 _UNKNOWN_HOST = "an unknown host (its claim is damaged)"
 _UNKNOWN = "unknown"  # start time of a process, where the system does not report it
@@ -66,9 +67,9 @@ def _claims(blobs: BlobStore, run: str) -> Sequence[tuple[str, Mapping[str, Any]
 def _parse_claim(data: bytes) -> Mapping[str, Any]:
     """Return a claim; a damaged one counts as that of an unknown process on an unknown host."""
     try:
-        claim = json.loads(data)
+        claim = read_json(data)
         return {"host": claim["host"], "pid": int(claim["pid"]), "born": str(claim["born"])}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return {"host": _UNKNOWN_HOST, "pid": "?", "born": ""}
 
 

@@ -16,6 +16,7 @@ from kitchen.errors import ConfigError, did_you_mean
 from kitchen.ports.blobs import BlobStore, BrowsableBlobs, sha256
 from kitchen.runs.jsonl import read_lines, with_nan, without_nan
 from kitchen.runs.lock import in_use
+from kitchen.safe_text import read_json
 
 # the beginning of run.json: the digest of what follows, and the summary for lists of runs
 _DIGEST = re.compile(rb'\{\n  "sha256": "([^"\n]*)",')
@@ -154,8 +155,8 @@ def _parse_record(blobs: BlobStore, run: str, data: bytes) -> dict[str, Any]:
             "you edited it, delete the line of its 'sha256'"
         )
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        record = read_json(data)
+    except ValueError as error:
         raise ConfigError(
             f"{blobs.locate(name)} is not JSON ({error}); restore it from a copy"
         ) from error
@@ -184,7 +185,7 @@ def _wrong_key(record: Any) -> str:
         return wrong
     if wrong := _first_mismatch(record["order"], _ORDER_TYPES):
         return f"order.{wrong}"
-    for key, kind in (("adapters", str), ("adapter_settings", dict)):
+    for key, kind in (("sources", str), ("adapters", str), ("adapter_settings", dict)):
         values = record["order"][key]
         if wrong := _first_mismatch(values, dict.fromkeys(values, kind)):
             return f"order.{key}.{wrong}"
@@ -222,7 +223,7 @@ def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, An
     file = f"{run}/{name}.jsonl"
     try:
         rows = [_parse_row(name, line) for line in read_lines(blobs, file)]
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(
             f"{blobs.locate(file)} has a damaged line ({error}); restore it from a copy, or delete "
             "that line"
@@ -235,7 +236,7 @@ def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, An
 
 def _parse_row(journal: str, line: bytes) -> dict[str, Any]:
     """Return a row of a journal; raises ValueError if it is damaged."""
-    row = json.loads(line)
+    row = read_json(line)
     if not isinstance(row, dict):
         raise ValueError(f"{line[:50]!r} is not a JSON object")
     for key, kind in _ROW_TYPES.get(journal, {}).items():
@@ -300,7 +301,7 @@ def _stored_summary(run: str, data: bytes) -> dict[str, Any] | None:
         return None
     if hashlib.sha256(data[digest.end() :]).hexdigest().encode() != digest[1]:
         return None
-    stored = json.loads(summary[1])
+    stored = read_json(summary[1])
     return stored if stored.pop("run") == run else None
 
 

@@ -90,7 +90,46 @@ def test_exit_becomes_a_failure(error: BaseException) -> None:
     assert failure.value.__cause__ is error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), OSError()])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), OSError()])
 def test_other_errors_stay(error: BaseException) -> None:
     with pytest.raises(type(error)), exits_as_failures():
         raise error
+
+
+async def wait_for_cancelled() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(60))
+    task.cancel()
+    with exits_as_failures():
+        await task
+
+
+async def cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+    with exits_as_failures():
+        await asyncio.sleep(60)
+
+
+def test_only_the_task_itself_is_cancelled() -> None:
+    with pytest.raises(RunFailed, match="CancelledError"):
+        asyncio.run(wait_for_cancelled())
+    with pytest.raises(RunFailed, match="CancelledError"), exits_as_failures():
+        raise asyncio.CancelledError
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel_itself())
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+def test_error_without_a_text_is_described() -> None:
+    text = "Mute (its text cannot be shown: LookupError)"
+    assert describe_error(Mute()) == text
+    assert text in describe_error(caught(raise_it, Mute()))
+
+
+def raise_it(error: Exception) -> None:
+    raise error

@@ -13,6 +13,7 @@ from kitchen import Metrics, Progress, Result, Stage
 from kitchen.errors import RunFailed
 from kitchen.ports import Done, Future
 from kitchen.stage import check_result, contract_of
+from kitchen.types import Table
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,18 @@ def test_result_that_was_promised_is_returned(stage: Stage, result: object) -> N
 def test_metric_that_is_no_number_is_named(value: Any) -> None:
     with pytest.raises(RunFailed, match=r"Report.run .*test_stage.py:\d+.* the metric loss="):
         check_result(Report(), Metrics(accuracy=1.0, loss=value))
+
+
+class Tabulate(Stage):
+    def run(self) -> Table:
+        return Table("Scores", ("name", "score"), ())
+
+
+@pytest.mark.parametrize("row", [("a",), ("a", "1", "2"), ("a", 1), ("a", None), (), "ab1"])
+def test_row_that_does_not_fit_its_table_is_named(row: Any) -> None:
+    table = Table("Scores", ("name", "score"), (("b", "2"), row))
+    with pytest.raises(RunFailed, match=r"Tabulate.run .*test_stage.py:\d+.* table 'Scores'"):
+        check_result(Tabulate(), table)
 
 
 @pytest.mark.parametrize("value", [1, 0.5, True, float("nan"), np.float32(0.5), np.int64(2)])

@@ -390,6 +390,21 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(
     assert (newest if what == "point" else path) in log, "the damaged checkpoint is named"
 
 
+def test_forged_save_points_delete_nothing_elsewhere() -> None:
+    recipe, blobs = BASIC.model_copy(update={"save_every": 2}), FakeBlobs()
+    with pytest.raises(Killed):
+        cook(recipe, blobs, KillAt(60))
+    older = save_points(blobs)[0]
+    text = json.loads(blobs.read(older) or b"")["record"]
+    forged = re.sub(r'"path":"[^"]*"', '"path":"other/weights/final"', text)
+    assert forged != text
+    blobs.write(older, seal(forged))
+    for name in ("checkpoint.json", "weights.npz"):
+        blobs.write(f"other/weights/final/{name}", b"precious")
+    cook(recipe, blobs)
+    assert len(blobs.list("other/weights/final/")) == 2
+
+
 def test_run_fails_without_an_intact_save_point() -> None:
     recipe, blobs = BASIC.model_copy(update={"save_every": 2}), FakeBlobs()
     with pytest.raises(Killed):

@@ -135,6 +135,7 @@ def test_state_of_dropped_rows_is_that_of_the_rest(first_dropped: int) -> None:
         lambda content: b"",
         lambda content: content.replace(b"2", b"3", 1),
         lambda content: b"\xff" + content[1:],
+        lambda content: b"[" * 100_000 + b"\n" + content,
         lambda content: content.replace(b"\n", b" ", 1),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import socket
@@ -24,6 +25,7 @@ from kitchen.runs.store import (
     read_run,
     run_names,
     run_summary,
+    write_run,
 )
 from recipes.sl_basic import SlBasic
 from tests.support.commands import in_folder
@@ -141,7 +143,13 @@ def test_settings_of_an_adapter_without_a_name_are_refused(port: str) -> None:
             read_run(changed, "dish")
 
 
-@pytest.mark.parametrize("claim", [b"", b"{}", b"[1]", b"\xff", b'{"host": 1}', b'{"pid": "x"'])
+CLAIMS = [
+    *(b"", b"{}", b"[1]", b"\xff", b'{"host": 1}', b'{"pid": "x"', b"[" * 100_000),
+    *(b'{"host": "x", "pid": 1e400, "born": ""}', b'{"host": "x", "pid": null, "born": ""}'),
+]
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
 def test_a_damaged_lease_is_taken_over_on_request(claim: bytes) -> None:
     blobs = FakeBlobs()
     blobs.write("dish/lease/0.json", claim)
@@ -197,6 +205,7 @@ def test_folders_that_are_no_runs_are_not_listed() -> None:
     [
         (b'"training": "fake"', b'"training": 5'),
         (b'"hub": "hf"', b'"hub": null'),
+        (b'"sources": {', b'"sources": {"no": ["cli"], '),
         (b'"adapter_settings": {', b'"adapter_settings": {"training": 5, '),
         (b"{", b"[" * 100_000),
     ],
@@ -214,6 +223,15 @@ def test_a_damaged_record_hides_no_other_run(before: bytes, after: bytes) -> Non
         with pytest.raises(ConfigError, match=r"dish/run\.json"):
             read(blobs, "dish")
     assert [run.status for run in list_runs(blobs)] == ["unreadable", "completed"]
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**4000), None])
+def test_a_number_beyond_floats_hides_no_run(number: int | None) -> None:
+    blobs = FakeBlobs()
+    kitchen.run(SlBasic, settings=SETTINGS, training="fake", blobs=blobs, name="dish")
+    write_run(blobs, "dish", {**read_run(blobs, "dish"), "metrics": {"loss": number}})
+    [run] = list_runs(blobs)
+    assert not math.isfinite(run.metrics["loss"])
 
 
 def test_a_renamed_run_is_named() -> None:

@@ -38,3 +38,15 @@ def test_last_exports_and_the_best_are_kept(last: int, stay: list[int]) -> None:
     assert there == stay == [each.step for each in kept.weights]
     assert kept.best is not None
     assert kept.best.step == 3
+
+
+def test_exports_of_other_runs_are_not_deleted() -> None:
+    """The state of a run from somebody else may name them."""
+    client = FakeTraining()
+    session = client.open("any", Lora())
+    paths = ("stew/weights/1", "soup/other/1", "soup/weights/1", "soup/weights/2")
+    saved = [session.save_weights(path).result() for path in paths]
+    exports = [ExportedWeights(each.path, 1, each.kind, each.sha256) for each in saved]
+    *forged, export = exports
+    TrackBestExport(1).run(SavedExports(tuple(forged)), export, HeldOutLoss(1.0), client)
+    assert [bool(client.checkpoints(path)) for path in paths] == [True, True, False, True]
