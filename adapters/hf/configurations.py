@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kitchen.backend.temporary import temporary_folder
-from kitchen.config.yaml import check_aliases
+from kitchen.config.yaml import check_aliases, check_brackets
 from kitchen.errors import DataError, did_you_mean
 from kitchen.safe_text import read_json
 
@@ -225,14 +225,18 @@ def _read_card(name: str, root: Path) -> Mapping[str, Any]:
     from huggingface_hub import metadata_load
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
+    texts: list[str] = []
     readme, infos = root / "README.md", root / "dataset_infos.json"
     yaml_file = root / ".huggingface.yaml"
     try:
         if readme.exists():
             block = REGEX_YAML_BLOCK.search(readme.read_text("utf-8-sig", "replace"))
-            check_aliases(yaml.compose(block[2], yaml.SafeLoader) if block else None)
+            texts = [block[2]] if block else []
         if yaml_file.exists():
-            check_aliases(yaml.compose(yaml_file.read_text("utf-8"), yaml.SafeLoader))
+            texts.append(yaml_file.read_text("utf-8"))
+        for text in texts:
+            check_brackets(text)
+            check_aliases(yaml.compose(text, yaml.SafeLoader))
         if infos.exists():
             read_json(infos.read_bytes())
         card = metadata_load(readme) if readme.exists() else None

@@ -16,6 +16,9 @@ from kitchen.errors import ConfigError
 from kitchen.safe_text import escape_controls, escape_json_controls
 
 _MAX_VALUES = 100_000  # of a document, with the aliases in it followed
+_TEXT_PER_VALUE = 1_000  # characters of a text that count as another value
+_MAX_DEPTH = 200  # of lists and mappings in brackets; a parser takes minutes for thousands
+_BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class _Constructor(SafeConstructor):
 
 
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+for _tag in ("binary", "omap", "pairs", "set"):  # of YAML 1.1
+    _Constructor.add_constructor(f"tag:yaml.org,2002:{_tag}", SafeConstructor.construct_undefined)
 
 
 def read_yaml(text: str, place: str, keys: tuple[str, ...] = ()) -> Sequence[YamlValue]:
@@ -64,6 +69,17 @@ def check_aliases(document: Any) -> None:
         raise ValueError("its values are nested too deeply") from error
     if size > _MAX_VALUES:
         raise ValueError(f"its aliases (*name) stand for more than {_MAX_VALUES:,} values")
+
+
+def check_brackets(text: str) -> None:
+    """Raise ValueError for a text with too many open brackets, before it is parsed."""
+    if text.count("[") + text.count("{") <= _MAX_DEPTH:
+        return
+    depth = 0
+    for character in text:
+        depth = max(0, depth + _BRACKETS.get(character, 0))
+        if depth > _MAX_DEPTH:
+            raise ValueError("its values are nested too deeply")
 
 
 def yaml_value(value: Any) -> str:
@@ -108,6 +124,7 @@ def _quoted(text: str) -> str:
 def _load(text: str) -> tuple[Any, Any]:
     """Return the value and the root node of a document; raises YAMLError or ValueError."""
     try:
+        check_brackets(text)
         node = _yaml().compose(text)
         check_aliases(node)
         return _yaml().load(text), node
@@ -122,8 +139,9 @@ def _expanded_size(node: Any, sizes: dict[int, float]) -> float:
     """
     if id(node) not in sizes:
         sizes[id(node)] = math.inf
-        children = () if isinstance(node.value, str) else node.value
-        size = 1.0
+        is_text = isinstance(node.value, str)
+        children = () if is_text else node.value
+        size = 1.0 + (len(node.value) / _TEXT_PER_VALUE if is_text else 0.0)
         for child in children:
             for part in child if isinstance(child, tuple) else (child,):
                 size += _expanded_size(part, sizes)

@@ -479,8 +479,8 @@ UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
         r"card of owner/bad cannot be read: its aliases \(\*name\) stand for more than",
     ),
     "a deep card": (
-        {"README.md": card("a: " + "[" * 3000), "train.jsonl": jsonl(ROWS)},
-        "card of owner/bad cannot be read: nested too deeply",
+        {"README.md": card("a: " + "[" * 30_000), "train.jsonl": jsonl(ROWS)},
+        "card of owner/bad cannot be read: its values are nested too deeply",
     ),
     "deep facts": (
         {"dataset_infos.json": "[" * 3000 + "]" * 3000, "train.jsonl": jsonl(ROWS)},

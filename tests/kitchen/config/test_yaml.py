@@ -22,8 +22,11 @@ MERGES = "\n".join(
 )
 
 
+TEXTS = f"a: &a {'x' * 1_000_000}\nb: [{', '.join(['*a'] * 500)}]"
+
+
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("text", [BOMB, MAPS, MERGES])
+@pytest.mark.parametrize("text", [BOMB, MAPS, MERGES, TEXTS])
 def test_aliases_of_aliases_are_not_followed(text: str) -> None:
     with pytest.raises(
         ConfigError, match=r"f\.yaml.*\(\*name\) stand for more than 100,000 values"
@@ -38,11 +41,18 @@ def test_an_alias_of_itself_is_refused(text: str) -> None:
         read_yaml(text, "f.yaml")
 
 
-@pytest.mark.parametrize("text", ["[" * 5000, "{a: " * 5000, "- " * 5000 + "x"])
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["[" * 50_000, "{a: " * 50_000, "- " * 5000 + "x", "[] {[" * 999])
 def test_deep_nesting_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="nested too deeply"):
         read_yaml(text, "f.yaml")
     assert yaml_value(text) == json.dumps(text)
+
+
+@pytest.mark.parametrize("value", ["!!omap [a: 1]", "!!set {a}", "!!binary aGk=", "!!pairs [a: 1]"])
+def test_types_of_yaml_1_1_are_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"f\.yaml:1: not YAML: .*tag"):
+        read_yaml(f"reading: {value}", "f.yaml")
 
 
 def test_ordinary_aliases_are_followed() -> None:
