@@ -9,18 +9,21 @@ of the package `recipes`, are trusted; anything else is loaded only with `--trus
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
-from urllib.parse import urlsplit
 
 from kitchen.config.order import Order
 from kitchen.errors import ConfigError
 
 _CONSENT = "Loading it runs its code. If you trust this run, add --trust (in Python trust=True)"
 _FUNCTIONS = ("reward",)  # settings of recipes that may name a function, as MODULE:function
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+# an address on this machine; programs read other forms, such as user@host, in different ways
+_THIS_MACHINE = re.compile(
+    r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/[\w./-]*)?", re.ASCII
+)
 
 
 class NotTrusted(ConfigError):
@@ -117,7 +120,7 @@ def _untrusted_adapters(adapters: Mapping[str, str]) -> Mapping[str, str]:
 def _decides_where_secrets_go(value: Any) -> bool:
     if not isinstance(value, str):
         return False
-    is_elsewhere = "://" in value and urlsplit(value).hostname not in _THIS_MACHINE
+    is_elsewhere = "://" in value and not _THIS_MACHINE.fullmatch(value)
     return is_elsewhere or value in os.environ
 
 

@@ -95,6 +95,9 @@ def test_record_loads_no_reward_without_trust(
     [
         {"base_url": "https://elsewhere.example"},
         {"base_url": "http://127.0.0.1.elsewhere.example:80"},
+        {"base_url": "http://elsewhere.example\\@localhost"},
+        {"base_url": "http://127.0.0.1?@elsewhere.example"},
+        {"base_url": "http://["},
         {"base_url": "http://127.0.0.1:1", "key": "OTHER_SECRET"},
     ],
 )
