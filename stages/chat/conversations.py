@@ -10,6 +10,7 @@ from typing import Any
 from kitchen.errors import DataError
 from kitchen.ports.datasets import Row
 from stages.chat.answer_columns import choices_around, parse_choices, split_answers
+from stages.chat.items import recorded_columns
 from stages.chat.messages import Message as Message  # re-exported
 from stages.chat.messages import kind_of, parse_message, parse_text
 from stages.chat.prefill import before_answer, check_prefills
@@ -59,6 +60,8 @@ class Conversation:
     other_answers: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()  # of multiple choice: the last message is one of them
     inputs: TemplateInputs = NO_INPUTS  # tools and variables for the chat template
+    # columns of the row, by which comparisons of evaluations may group items
+    columns: Mapping[str, Any] = dataclass_field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ def _with_columns(conversation: Conversation, row: Row, where: str) -> Conversat
         prompt_length=conversation.prompt_length and conversation.prompt_length + added,
         single_turn=_is_single_turn(messages),
         inputs=template_inputs(row, where),
+        columns=recorded_columns(row),
     )
 
 

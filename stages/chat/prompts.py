@@ -13,6 +13,7 @@ from kitchen.ports.environments import Env
 from kitchen.ports.sampling import ToolSchema
 from kitchen.types import Tokens
 from stages.chat.conversations import Conversation
+from stages.chat.items import item_digest
 from stages.chat.left_out import check_messages_rendered
 from stages.chat.messages import Message, message_to_dict, messages_from_dicts
 from stages.chat.model_limits import has_room, length_limit
@@ -95,6 +96,13 @@ def prompt_text(conversation: Conversation) -> str:
     prompt = [message for message in prompt_messages(conversation) if not message.prefix]
     texts = [message.content for message in prompt[-1:]]
     return "\n".join([*texts, *filter(None, [prefill_text(conversation)])])
+
+
+def item_of(conversation: Conversation) -> str:
+    """Return the item of a conversation: the digest of its prompt, and of the right answers."""
+    answer = conversation.messages[_last_assistant(conversation)]
+    asked = [prompt_dicts(conversation), conversation.inputs, conversation.choices]
+    return item_digest(asked, [message_to_dict(answer), conversation.other_answers])
 
 
 def prompt_dicts(conversation: Conversation) -> tuple[ports.Message, ...]:

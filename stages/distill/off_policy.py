@@ -218,7 +218,7 @@ class EvaluateTeacher(Stage):
         sampler = client.sampler(weights.source)
         evaluation = await evaluate(sampler, tokenizer, self.evaluation, render, HeldOut(prompted))
         metrics, table = evaluation_report("The teacher", evaluation, suffix="_teacher")
-        return metrics, table, sample_records(evaluation, when="teacher")
+        return metrics, table, sample_records(evaluation, held_out, "teacher")
 
     def _prompted(self, rows: Sequence[Conversation]) -> tuple[Conversation, ...]:
         return tuple(with_system_prompt(row, self.instruction) for row in rows)

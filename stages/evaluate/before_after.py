@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from kitchen.errors import QualityError
 from kitchen.stage import Stage
@@ -11,12 +11,9 @@ from kitchen.statistics.samples import NON_NEGATIVE
 from kitchen.types import Metrics, Table
 from stages.evaluate.choices import CHOICE_MEASURES, ScoredChoices
 from stages.evaluate.evaluation import EvaluationAfter, EvaluationBefore, Likelihood
-from stages.evaluate.graded_answers import GradedAnswer, failure_counts
+from stages.evaluate.graded_answers import ANSWER_MEASURES, GradedAnswer, failure_counts
+from stages.evaluate.record import NO_SCORE, counted
 
-_MEASURES: Mapping[str, Callable[[GradedAnswer], float]] = {
-    "exact match": lambda answer: answer.exact,
-    "field F1": lambda answer: answer.f1,
-}
 _Rows = list[tuple[str, ...]]  # of a table
 
 
@@ -33,7 +30,7 @@ class CompareEvaluations(Stage):
         for name, answers in after.answers.items():
             measured, lines = _compare_answers(before.answers[name], answers)
             metrics |= {f"{name}/{key}": value for key, value in measured.items()}
-            rows += [(name, str(len(answers)), *line) for line in lines]
+            rows += [(name, *line) for line in lines]
         for name, choices in after.choices.items():
             measured, lines = _compare_choices(before.choices[name], choices)
             metrics |= {f"{name}/{key}": value for key, value in measured.items()}
@@ -62,21 +59,30 @@ class CompareEvaluations(Stage):
 def _compare_answers(
     before: Sequence[GradedAnswer], after: Sequence[GradedAnswer]
 ) -> tuple[Metrics, _Rows]:
-    """Compare the answers of one set; a row has the measure, before, after and the difference."""
+    """Compare the answers of one set: n, the measure, before, after and the difference.
+
+    A problem counts if neither of its two answers failed.
+    """
     metrics, rows = Metrics(), _Rows()
-    for measure, read in _MEASURES.items():
-        old = [float(read(answer)) for answer in before]
-        new = [float(read(answer)) for answer in after]
-        compared, row = _compare_scores(measure, measure.replace(" ", "_").lower(), old, new)
+    pairs = zip(before, after, strict=True)
+    both = [(one, other) for one, other in pairs if one.scores and other.scores]
+    n = counted(len(after), len(after) - len(both))
+    for key, label in ANSWER_MEASURES.items():
+        if not both:
+            rows.append((n, label, NO_SCORE, NO_SCORE, ""))
+            continue
+        old = [one.scores[key] for one, _ in both]
+        new = [other.scores[key] for _, other in both]
+        compared, row = _compare_scores(label, key, old, new)
         metrics |= compared
-        rows.append(row)
+        rows.append((n, *row))
     failures_before, failures_after = failure_counts(before), failure_counts(after)
     for label, key in {**failures_before, **failures_after}:
         count_before = failures_before.get((label, key), 0)
         count_after = failures_after.get((label, key), 0)
         metrics[f"{key}_before"] = float(count_before)
         metrics[f"{key}_after"] = float(count_after)
-        rows.append((label, str(count_before), str(count_after), ""))
+        rows.append((str(len(after)), label, str(count_before), str(count_after), ""))
     return metrics, rows
 
 
@@ -135,6 +141,11 @@ class QualityGate(Stage):
                 "graded answers"
             )
         for name, answers in list(right.items())[:1]:
+            if not answers:
+                raise QualityError(
+                    f"the target is an exact match of {self.at_least:g}, but no answer of {name} "
+                    "could be compared with its reference answer; samples.jsonl has the reasons"
+                )
             exact_match = sum(answers) / len(answers)
             if exact_match < self.at_least:
                 raise QualityError(

@@ -34,7 +34,8 @@ from stages.evaluate.evaluation import (
     render_all,
     sample_records,
 )
-from stages.evaluate.graded_answers import GradedAnswer, failure_counts
+from stages.evaluate.graded_answers import ANSWER_MEASURES, GradedAnswer, failure_counts
+from stages.evaluate.record import NO_SCORE, counted
 
 
 class LoadHeldOut(Stage):
@@ -124,7 +125,7 @@ class EvaluateCheckpoint(Stage):
             self.seed,
         )
         result = EvaluationAfter(evaluation.answers, evaluation.losses, evaluation.choices)
-        return result, sample_records(evaluation)
+        return result, sample_records(evaluation, held_out)
 
     def preview(
         self,
@@ -181,14 +182,18 @@ def evaluation_report(
     """Return metrics and a table of one evaluation; `suffix` ends the names of its metrics."""
     metrics, rows = Metrics(), list[tuple[str, ...]]()
     for name, answers in evaluation.answers.items():
-        problems = str(len({answer.row for answer in answers}))
+        problems = len({answer.row for answer in answers})
         for (label, measure), values in problem_scores(answers, pass_at).items():
+            n = counted(problems, problems - len(values))
+            if not values:
+                rows.append((name, n, label, NO_SCORE))
+                continue
             mean = interval(values)
             metrics |= _interval_metrics(f"{name}/{measure}{suffix}", mean)
-            rows.append((name, problems, label, mean.format()))
+            rows.append((name, n, label, mean.format()))
         for (label, measure), count in failure_counts(answers).items():
             metrics[f"{name}/{measure}{suffix}"] = float(count)
-            rows.append((name, problems, label, f"{count} of {len(answers)} answers"))
+            rows.append((name, str(problems), label, f"{count} of {len(answers)} answers"))
     for name, choices in evaluation.choices.items():
         for (label, measure), score in CHOICE_MEASURES.items():
             mean = interval([float(score(row)) for row in choices])
@@ -213,26 +218,26 @@ def _interval_metrics(key: str, mean: Interval) -> dict[str, float]:
 def problem_scores(
     answers: Sequence[GradedAnswer], ks: Sequence[int]
 ) -> dict[tuple[str, str], list[float]]:
-    """Return the mean score of each problem over its answers, by label and metric key."""
+    """Return the mean score of each problem over its answers, by label and metric key.
+
+    Answers that failed do not count. A problem is left out if all of its answers failed, and from
+    pass@k if fewer than k did not.
+    """
     problems: dict[int, list[GradedAnswer]] = {}
     for answer in answers:
-        problems.setdefault(answer.row, []).append(answer)
-    tries_by_problem = problems.values()
-    scores = {
-        ("exact match", "exact_match"): [_mean_exact(tries) for tries in tries_by_problem],
-        ("field F1", "field_f1"): [_mean_f1(tries) for tries in tries_by_problem],
-    }
+        if not answer.failed:
+            problems.setdefault(answer.row, []).append(answer)
+    scores = dict[tuple[str, str], list[float]]()
+    for key, label in ANSWER_MEASURES.items():
+        scores[label, key] = [_mean(key, tries) for tries in problems.values()]
     for k in ks:
-        scores[f"pass@{k}", f"pass_at_{k}"] = [_pass_at(k, tries) for tries in tries_by_problem]
+        enough = [tries for tries in problems.values() if len(tries) >= k]
+        scores[f"pass@{k}", f"pass_at_{k}"] = [_pass_at(k, tries) for tries in enough]
     return scores
 
 
-def _mean_exact(tries: Sequence[GradedAnswer]) -> float:
-    return sum(answer.exact for answer in tries) / len(tries)
-
-
-def _mean_f1(tries: Sequence[GradedAnswer]) -> float:
-    return sum(answer.f1 for answer in tries) / len(tries)
+def _mean(key: str, tries: Sequence[GradedAnswer]) -> float:
+    return sum(answer.scores[key] for answer in tries) / len(tries)
 
 
 def _pass_at(k: int, tries: Sequence[GradedAnswer]) -> float:

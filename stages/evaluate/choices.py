@@ -41,11 +41,14 @@ class ScoredChoices:
         lengths = [max(len(choice), 1) for choice in self.choices]
         return self.choices[int(np.argmax(np.divide(self.logprobs, lengths)))]
 
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """The scores by measure."""
+        return {key: float(score(self)) for (_, key), score in CHOICE_MEASURES.items()}
+
     def record(self) -> Mapping[str, Any]:
-        """Return the problem as a line of samples.jsonl."""
+        """Return what a line of samples.jsonl shows besides item and scores."""
         return {
-            "row": self.row,
-            "where": self.where,
             "prompt": self.prompt,
             "wanted": self.expected,
             "text": self.chosen,

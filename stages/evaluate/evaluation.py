@@ -40,6 +40,7 @@ from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.dataset import HeldOut, normalise_weights
 from stages.evaluate.choices import ScoredChoices, check_choices, choice_datums, score_choices
 from stages.evaluate.graded_answers import METRIC_REWARDS, GradedAnswer, grade_samples
+from stages.evaluate.record import record_row, recorded_items
 from stages.evaluate.reference import open_sampler, sample_answers
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
@@ -61,6 +62,15 @@ class Likelihood:
     tokens: tuple[int, ...]  # number of trained-on tokens
     # UTF-8 bytes of these tokens, at least 1; a stop token costs nats and has no bytes
     num_bytes: tuple[int, ...]
+    rows: tuple[int, ...] = ()  # index of each row in its set
+
+    def scores(self) -> Mapping[int, Mapping[str, float]]:
+        """Return the nats, tokens and bytes of each row, by its index."""
+        counts = zip(self.rows, self.nats, self.tokens, self.num_bytes, strict=True)
+        return {
+            row: {"nats": nats, "tokens": tokens, "bytes": num_bytes}
+            for row, nats, tokens, num_bytes in counts
+        }
 
     def measures(self) -> Mapping[str, tuple[str, Array, Array]]:
         """Return, by metric name, a label, and numerator and denominator by row."""
@@ -81,10 +91,10 @@ class Evaluation:
     choices: Mapping[str, tuple[ScoredChoices, ...]] = field(default_factory=dict)
 
     def right(self) -> Mapping[str, Sequence[bool]]:
-        """Return whether each answer is right, of the sets whose answers are graded or chosen."""
+        """Return whether each graded or chosen answer is right, by set."""
         right: dict[str, Sequence[bool]] = {}
         for name, answers in self.answers.items():
-            right[name] = [answer.exact for answer in answers]
+            right[name] = [answer.exact for answer in answers if not answer.failed]
         for name, rows in self.choices.items():
             right[name] = [row.chosen == row.expected for row in rows]
         return right
@@ -259,6 +269,7 @@ class _Evaluator:
         """Measure the rows of a set, without those that are dropped because they are too long."""
         rendered = [(row.where, self.render.datums(row, self.tokenizer)) for row in conversations]
         rows = [(where, data) for where, data in rendered if data]
+        indices = tuple(at for at, (_, data) in enumerate(rendered) if data)
         if not rows:
             raise all_too_long(conversations, self.tokenizer, self.render)
         nats = await asyncio.gather(*(self._nats(data) for _, data in rows))
@@ -273,7 +284,7 @@ class _Evaluator:
             texts = [self.tokenizer.decode(targets) for targets in trained]
             tokens.append(sum(len(targets) for targets in trained))
             num_bytes.append(max(sum(len(text.encode()) for text in texts), 1))
-        return Likelihood(tuple(nats), tuple(tokens), tuple(num_bytes))
+        return Likelihood(tuple(nats), tuple(tokens), tuple(num_bytes), indices)
 
     async def _nats(self, row: Sequence[Datum]) -> float:
         """Return the summed negative log-likelihood of a row's trained-on tokens."""
@@ -392,9 +403,8 @@ class EvaluateBase(Stage):
     ) -> tuple[EvaluationBefore, Samples]:
         sampler = open_sampler(self.model, client, blobs)
         result = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
-        return EvaluationBefore(result.answers, result.losses, result.choices), sample_records(
-            result, "before"
-        )
+        evaluation = EvaluationBefore(result.answers, result.losses, result.choices)
+        return evaluation, sample_records(result, held_out, "before")
 
     def preview(self, tokenizer: Tokenizer, held_out: HeldOut) -> Table:
         check_held_out(held_out, tokenizer, self.config, self.render)
@@ -414,9 +424,8 @@ class EvaluateWeights(Stage):
     ) -> tuple[EvaluationAfter, Samples]:
         sampler = client.sampler(weights)
         result = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
-        return EvaluationAfter(result.answers, result.losses, result.choices), sample_records(
-            result, "after"
-        )
+        evaluation = EvaluationAfter(result.answers, result.losses, result.choices)
+        return evaluation, sample_records(result, held_out, "after")
 
 
 async def evaluate(
@@ -436,31 +445,22 @@ async def evaluate(
         sampler.close()
 
 
-def sample_records(evaluation: Evaluation, when: str | None = None) -> Samples:
-    """Return every answer as a line of samples.jsonl, with the key `when` if there is one."""
-    extra = {} if when is None else {"when": when}
+def sample_records(evaluation: Evaluation, held_out: HeldOut, when: str | None = None) -> Samples:
+    """Return every answer, choice and loss as a line of samples.jsonl."""
     records: list[dict[str, Any]] = []
-    for name, answers in evaluation.answers.items():
-        records += [{**extra, "set": name, **_record(answer)} for answer in answers]
-    for name, rows in evaluation.choices.items():
-        records += [{**extra, "set": name, **row.record()} for row in rows]
+    for name, rows in held_out.sets.items():
+        items = recorded_items(rows)
+        for answer in evaluation.answers.get(name, ()):
+            place = {"when": when, "attempt": answer.attempt, "failed": answer.failed}
+            shown = {**place, **answer.record()}
+            records.append(record_row(items[answer.row], name, answer.row, answer.scores, **shown))
+        for choice in evaluation.choices.get(name, ()):
+            shown = {"when": when, **choice.record()}
+            records.append(record_row(items[choice.row], name, choice.row, choice.scores, **shown))
+        if name in evaluation.losses:
+            for row, scores in evaluation.losses[name].scores().items():
+                records.append(record_row(items[row], name, row, scores, when=when))
     return Samples(tuple(records))
-
-
-def _record(answer: GradedAnswer) -> dict[str, Any]:
-    return {
-        "row": answer.row,
-        "try": answer.attempt,
-        "where": answer.where,
-        "prompt": answer.prompt,
-        "wanted": answer.expected,
-        "text": answer.text,
-        "exact": answer.exact,
-        "f1": answer.f1,
-        "parsed": answer.parsed,
-        "truncated": answer.truncated,
-        "failed": answer.failed,
-    }
 
 
 class RenderHeldOut(Stage):

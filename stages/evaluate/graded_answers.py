@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from kitchen.ports import Tokenizer
 from kitchen.ports.environments import StepResult
@@ -17,6 +18,11 @@ from stages.tasks.rewards import AS_IS, GRADING_TIMEOUT, grade_answers
 # the reward that computes each metric
 METRIC_REWARDS: Mapping[str, str] = MappingProxyType(
     {"json": "field_f1", "text": "exact", "math": "math"}
+)
+
+# label of each measure of a graded answer
+ANSWER_MEASURES: Mapping[str, str] = MappingProxyType(
+    {"exact_match": "exact match", "field_f1": "field F1"}
 )
 
 
@@ -34,7 +40,25 @@ class GradedAnswer:
     row: int = 0  # index of the row in its set
     attempt: int = 0  # index among the answers to this row
     where: str = ""  # the row's place in the data: "chats.jsonl:12"
-    failed: str = ""  # why it could not be graded, which counts as wrong; empty if it was
+    failed: str = ""  # why it could not be graded, so that it has no score; empty if it was
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """The scores by measure; none if it failed."""
+        return {} if self.failed else {"exact_match": float(self.exact), "field_f1": self.f1}
+
+    def record(self) -> Mapping[str, Any]:
+        """Return what a line of samples.jsonl shows besides item and scores."""
+        graded = not self.failed
+        return {
+            "prompt": self.prompt,
+            "wanted": self.expected,
+            "text": self.text,
+            "exact": self.exact if graded else None,
+            "f1": self.f1 if graded else None,
+            "parsed": self.parsed,
+            "truncated": self.truncated,
+        }
 
 
 async def grade_samples(
@@ -78,7 +102,7 @@ def _graded(conversation: Conversation, text: str, grade: StepResult | str | Non
 
 
 def failure_counts(answers: Sequence[GradedAnswer]) -> Mapping[tuple[str, str], int]:
-    """Count the answers that were not graded and count as wrong, by label and metric key."""
+    """Count truncated answers, and those that could not be graded, by label and metric key."""
     counts = {("truncated", "truncated"): sum(answer.truncated for answer in answers)}
     failed = sum(bool(answer.failed) for answer in answers)
     if failed:

@@ -8,23 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from kitchen.artifacts.weights import find_weights
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient, arrival
+from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval
 from kitchen.statistics.significance import sign_flip
-from kitchen.types import Metrics, Table
+from kitchen.types import Metrics, Samples, Table
 from stages.chat.conversations import Conversation
 from stages.chat.messages import Message
 from stages.chat.prompts import strip_separator, whole_prompt_tokens
 from stages.chat.template import DEFAULT_RENDERING, NO_INPUTS, PromptRendering, TemplateInputs
+from stages.evaluate.record import counted, record_row
 from stages.evaluate.reference import Reference
 from stages.judge.judge import EVEN, Judge, JudgeConfig, request_and_answers
-from stages.preference.comparisons import Comparison, Comparisons
-from stages.rl.rollout_eval import PolicyAfter, PolicyBefore
+from stages.preference.comparisons import Comparison, Comparisons, recorded_comparison
+from stages.rl.rollout_eval import PolicyAfter, PolicyBefore, recorded_task
 from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts, succeeded
 from stages.tasks.tasks import TaskBatch, Tasks, prompt_of_task
 
@@ -43,6 +46,9 @@ RULES: Mapping[str, Callable[[str], float]] = MappingProxyType(
 )
 
 
+UNREAD = "the judge cannot read it"  # an answer that is too long, or changed by the template
+
+
 class EvaluateJudge(Stage):
     """Measure how often the judge, and simple rules, agree with held-out comparisons, set by set.
 
@@ -52,30 +58,38 @@ class EvaluateJudge(Stage):
 
     memoize = True
 
-    async def run(self, judge: Judge, comparisons: Comparisons) -> tuple[Metrics, Table]:
-        metrics = Metrics()
-        rows = []
+    async def run(self, judge: Judge, comparisons: Comparisons) -> tuple[Metrics, Table, Samples]:
+        metrics, rows = Metrics(), list[tuple[str, ...]]()
+        records: list[dict[str, Any]] = []
         for name, comparisons_of_set in comparisons.held_out.items():
             if not comparisons_of_set:
                 continue
-            count = len(comparisons_of_set)
-            preferences = await _preferences(judge, comparisons_of_set)
-            metrics[f"{name}/judge_unread"] = float(count - len(preferences))
-            if preferences:
-                right = [_right(preference, EVEN) for preference in preferences]
-                accuracy = interval(right)
-                metrics |= {
-                    f"{name}/judge_accuracy": accuracy.estimate,
-                    f"{name}/judge_preference": float(np.mean(preferences)),
-                }
-                rows.append((name, str(len(preferences)), "judge", accuracy.format()))
-            for rule, value in RULES.items():
-                share = _rule_accuracy(value, comparisons_of_set)
-                metrics[f"{name}/{rule}_wins"] = share
-                rows.append((name, str(count), f"{rule} wins", f"{share:.3f}"))
+            judged = await _judge_all(judge, comparisons_of_set)
+            records += _accuracy_records(name, comparisons_of_set, judged, "after")
+            measured, lines = _compare_with_rules(comparisons_of_set, judged)
+            metrics |= {f"{name}/{key}": value for key, value in measured.items()}
+            rows += [(name, *line) for line in lines]
         columns = ("held-out set", "comparisons", "judge or rule", "accuracy")
         title = "The judge on held-out comparisons, 95 % intervals"
-        return metrics, Table(title, columns, tuple(rows))
+        return metrics, Table(title, columns, tuple(rows)), Samples(tuple(records))
+
+
+def _compare_with_rules(
+    comparisons: Sequence[Comparison], judged: Sequence[float | None]
+) -> tuple[Mapping[str, float], Sequence[tuple[str, ...]]]:
+    """Return metrics of the judge and of the rules on a set, and a row of the table for each."""
+    preferences = _read(judged)
+    unread = len(judged) - len(preferences)
+    metrics, rows = {"judge_unread": float(unread)}, list[tuple[str, ...]]()
+    if preferences:
+        accuracy = interval([_right(preference, EVEN) for preference in preferences])
+        metrics["judge_accuracy"] = accuracy.estimate
+        metrics["judge_preference"] = float(np.mean(preferences))
+        rows.append((counted(len(judged), unread), "judge", accuracy.format()))
+    for rule, value in RULES.items():
+        metrics[f"{rule}_wins"] = share = _rule_accuracy(value, comparisons)
+        rows.append((str(len(judged)), f"{rule} wins", f"{share:.3f}"))
+    return metrics, rows
 
 
 class EvaluateBaseJudge(Stage):
@@ -91,25 +105,46 @@ class EvaluateBaseJudge(Stage):
         models: ModelCatalog,
         comparisons: Comparisons,
         blobs: BlobStore | None = None,
-    ) -> Metrics:
+    ) -> tuple[Metrics, Samples]:
         weights = find_weights(self.model, client, blobs)
         sampler = client.sampler(weights.source)
         metrics = Metrics()
+        records: list[dict[str, Any]] = []
         with closing(Judge(sampler, models.tokenizer(weights.model), self.config)) as judge:
             for name, comparisons_of_set in comparisons.held_out.items():
-                preferences = await _preferences(judge, comparisons_of_set)
-                if preferences:
+                judged = await _judge_all(judge, comparisons_of_set)
+                records += _accuracy_records(name, comparisons_of_set, judged, "before")
+                if preferences := _read(judged):
                     right = [_right(preference, EVEN) for preference in preferences]
                     metrics[f"{name}/judge_accuracy_before"] = float(np.mean(right))
-        return metrics
+        return metrics, Samples(tuple(records))
 
 
-async def _preferences(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:
-    """Return the judge's preference for each better answer, without those that it cannot read."""
-    preferences = await asyncio.gather(
+async def _judge_all(judge: Judge, comparisons: Sequence[Comparison]) -> list[float | None]:
+    """Return the judge's preference for each better answer; None for one that it cannot read."""
+    return await asyncio.gather(
         *(judge.prefers(*request_and_answers(row), row.chosen.inputs) for row in comparisons)
     )
-    return [preference for preference in preferences if preference is not None]
+
+
+def _read(judged: Sequence[float | None]) -> list[float]:
+    """Return the preferences for answers that the judge could read."""
+    return [preference for preference in judged if preference is not None]
+
+
+def _accuracy_records(
+    name: str, comparisons: Sequence[Comparison], judged: Sequence[float | None], when: str
+) -> list[dict[str, Any]]:
+    """Return the judge's decisions on the comparisons of a set as lines of samples.jsonl."""
+    records: list[dict[str, Any]] = []
+    for at, (row, preference) in enumerate(zip(comparisons, judged, strict=True)):
+        item = recorded_comparison(row)
+        if preference is None:
+            records.append(record_row(item, name, at, {}, when=when, failed=UNREAD))
+        else:
+            scores = {"judge_accuracy": _right(preference, EVEN)}
+            records.append(record_row(item, name, at, scores, when=when))
+    return records
 
 
 def _rule_accuracy(value: Callable[[str], float], comparisons: Sequence[Comparison]) -> float:
@@ -223,23 +258,23 @@ class CompareByJudge(Stage):
         tasks: Tasks,
         before: PolicyBefore,
         after: PolicyAfter,
-    ) -> tuple[Metrics, Table]:
+    ) -> tuple[Metrics, Table, Samples]:
         tokenizer = self.render.tokenizer(tokenizer)
-        metrics = Metrics()
-        rows = []
+        metrics, rows, records = Metrics(), [], list[dict[str, Any]]()
         for name, problems in tasks.held_out.items():
-            requests = [await prompt_of_task(task) for task in problems]
-            answers = zip(requests, after.answers[name], before.answers[name], strict=True)
+            answers = zip(problems, after.answers[name], before.answers[name], strict=True)
             judged = await asyncio.gather(*(_prefers(judge, tokenizer, *row) for row in answers))
-            preferences = [preference for preference in judged if preference is not None]
-            metrics[f"{name}/unread"] = float(len(judged) - len(preferences))
+            records += _preference_records(name, problems, judged)
+            preferences = _read(judged)
+            unread = len(judged) - len(preferences)
+            metrics[f"{name}/unread"] = float(unread)
             if preferences:
                 mean = interval(preferences)
                 metrics |= self._preference_metrics(name, mean, preferences)
-                rows.append((name, str(len(preferences)), mean.format()))
+                rows.append((name, counted(len(judged), unread), mean.format()))
         title = "The judge's preference for new answers over old ones, 95 % intervals"
         columns = ("held-out set", "answers", "preference (0.5: none)")
-        return metrics, Table(title, columns, tuple(rows))
+        return metrics, Table(title, columns, tuple(rows)), Samples(tuple(records))
 
     def _preference_metrics(
         self, name: str, mean: Interval, preferences: Sequence[float]
@@ -252,10 +287,24 @@ class CompareByJudge(Stage):
         }
 
 
+def _preference_records(
+    name: str, problems: Sequence[Task], judged: Sequence[float | None]
+) -> list[dict[str, Any]]:
+    """Return the judge's preferences for new answers as lines of samples.jsonl."""
+    records: list[dict[str, Any]] = []
+    for at, (task, preference) in enumerate(zip(problems, judged, strict=True)):
+        failed = UNREAD if preference is None else ""
+        scores = {} if preference is None else {"preferred": preference}
+        item = recorded_task(task)
+        records.append(record_row(item, name, at, scores, when="after", failed=failed))
+    return records
+
+
 async def _prefers(
-    judge: Judge, tokenizer: Tokenizer, request: Conversation, new: str | None, old: str | None
+    judge: Judge, tokenizer: Tokenizer, task: Task, new: str | None, old: str | None
 ) -> float | None:
     if new is None or old is None:
         return EVEN + ((new is not None) - (old is not None)) / 2
+    request = await prompt_of_task(task)
     answers = strip_separator(new, tokenizer), strip_separator(old, tokenizer)
     return await judge.prefers(request.messages, *answers, request.inputs)

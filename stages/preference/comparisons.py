@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from itertools import chain
 from typing import Any
 from zlib import crc32
@@ -26,10 +27,16 @@ from stages.chat.conversations import (
     parse_conversation,
     parse_rejected,
 )
+from stages.chat.items import item_digest
 from stages.chat.masks import TrainOn
 from stages.chat.messages import message_text
 from stages.chat.model_limits import length_limit
-from stages.chat.prompts import prompt_messages, prompts_with_room, reference_answer
+from stages.chat.prompts import (
+    item_of,
+    prompt_messages,
+    prompts_with_room,
+    reference_answer,
+)
 from stages.chat.render import RenderDataset, RenderedRow, render_row, stripped_note
 from stages.chat.row_columns import check_columns
 from stages.chat.row_fields import REFUSED_IN_PREFERENCES
@@ -39,6 +46,7 @@ from stages.data.dataset import DatasetLoader, HeldOut, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
 from stages.evaluate.evaluation import UNSAMPLED, EvalConfig
 from stages.evaluate.graded_answers import grade_samples
+from stages.evaluate.record import RecordedItem
 from stages.evaluate.reference import open_sampler, sample_answers
 from stages.tasks.json_score import default_metric
 
@@ -51,6 +59,7 @@ TRAIN_ON_ANSWERS: tuple[TrainOn, ...] = (
     "trainable",
 )
 Pair = tuple[Datum, Datum]  # chosen, rejected
+RecordedPair = tuple[int, RecordedItem]  # index of the row in its set, and its item
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,8 @@ class Pairs:
 
     train: tuple[Pair, ...]
     held_out: Mapping[str, tuple[Pair, ...]]
+    # of each held-out pair, for samples.jsonl
+    items: Mapping[str, tuple[RecordedPair, ...]] = dataclass_field(default_factory=dict)
 
     def data(self) -> list[Datum]:
         """Return all datums, chosen and rejected alternating."""
@@ -483,6 +494,7 @@ class RenderPairs(Stage):
         self._check(sets, comparisons, rejections)
         train = sets.pop("")
         held_out = {name: rendered.pairs for name, rendered in sets.items() if rendered.pairs}
+        items = {name: _recorded(comparisons.held_out[name], sets[name]) for name in held_out}
         tokens = sum(len(datum.tokens) for datum in chain.from_iterable(train.pairs))
         counts = {
             "rows": len(comparisons.train),
@@ -496,7 +508,7 @@ class RenderPairs(Stage):
             **train.stripped_counts(comparisons.train),
         }
         metrics = Metrics({f"data/{name}": float(count) for name, count in counts.items()})
-        return Pairs(train.pairs, held_out), metrics
+        return Pairs(train.pairs, held_out, items), metrics
 
     def preview(
         self, comparisons: Comparisons, tokenizer: Tokenizer, mistakes: MistakesConfig
@@ -537,6 +549,26 @@ class RenderPairs(Stage):
                 f"nothing to evaluate on: {'; '.join(reasons)}. Or hold out more rows "
                 "(reading.held_out)."
             )
+
+
+def _recorded(rows: Sequence[Comparison], rendered: RenderedPairs) -> tuple[RecordedPair, ...]:
+    """Return the items of the comparisons that are not left out."""
+    return tuple(
+        (at, recorded_comparison(row))
+        for at, (row, result) in enumerate(zip(rows, rendered.rows, strict=True))
+        if result.pair is not None
+    )
+
+
+def recorded_comparison(row: Comparison) -> RecordedItem:
+    """Return the item of a comparison: its two answers, of which the chosen one is wanted.
+
+    A rejected answer that is not in the data, but yet to be sampled, is not part of it.
+    """
+    item = item_of(row.chosen)
+    if row.rejected is not None:
+        item = item_digest([item, item_of(row.rejected)], item)
+    return RecordedItem(item, row.chosen.where, row.chosen.columns)
 
 
 def _lacking(rejections: SampledRejections, name: str, rows: Sequence[Comparison]) -> int:

@@ -86,10 +86,7 @@ class PairLoss:
         masks = [datum.loss_inputs["weights"] != 0 for datum in data]
         # (pairs,)
         weights = np.array([datum.loss_inputs["weights"].max() for datum in data[::2]], np.float64)
-        answers = zip(data, logprobs, masks, strict=True)
-        scored = np.array([self._score(*answer) for answer in answers])
-        # each (pairs, chosen and rejected)
-        scores, score_grads = scored.reshape(-1, 2, 2).transpose(2, 0, 1)
+        scores, score_grads = self._scores(data, logprobs, masks)
         differences = scores[:, 0] - scores[:, 1]
         values, grads = self._value_and_grad(differences)
         chosen = zip(logprobs[::2], masks[::2], strict=True)
@@ -113,6 +110,22 @@ class PairLoss:
             "rejected_reward:sum": float(weights @ rewards[:, 1]),
         }
         return value, gradients, metrics
+
+    def margins(self, data: Sequence[Datum], logprobs: Sequence[Floats], /) -> Array:
+        """Return beta h of each pair, (pairs,); above 0 if the chosen answer scores higher."""
+        masks = [datum.loss_inputs["weights"] != 0 for datum in data]
+        scores, _ = self._scores(data, logprobs, masks)
+        margins: Array = self.scale * (scores[:, 0] - scores[:, 1])
+        return margins
+
+    def _scores(
+        self, data: Sequence[Datum], logprobs: Sequence[Floats], masks: Sequence[Array]
+    ) -> tuple[Array, Array]:
+        """Return the scores and their derivatives, each (pairs, chosen and rejected)."""
+        answers = zip(data, logprobs, masks, strict=True)
+        scored = np.array([self._score(*answer) for answer in answers])
+        scores, score_grads = scored.reshape(-1, 2, 2).transpose(2, 0, 1)
+        return scores, score_grads
 
     def _score(self, datum: Datum, logprobs: Floats, mask: Array) -> tuple[float, float]:
         """Return the score of an answer, and its derivative by each token's log-probability."""

@@ -13,8 +13,9 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.items import item_digest
 from stages.chat.model_limits import length_limit, longest_sequence
-from stages.chat.prompts import prompt_messages
+from stages.chat.prompts import item_of, prompt_messages
 from stages.chat.render import RenderDataset, render_row
 from stages.chat.row_columns import check_columns
 from stages.chat.row_fields import REFUSED_IN_PREFERENCES
@@ -23,12 +24,14 @@ from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.bad_rows import BadRow, BadRows
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
+from stages.evaluate.record import RecordedItem
 from stages.preference.comparisons import (
     Comparison,
     Comparisons,
     MistakesConfig,
     Pair,
     Pairs,
+    RecordedPair,
     SampledRejections,
     check_answer_text,
     check_marks,
@@ -187,6 +190,7 @@ class RenderedAnswer:
     datum: Datum
     good: bool
     truncated: bool  # cut to max_tokens
+    row: int  # index of the labelled answer in its set
 
     @property
     def key(self) -> bytes:
@@ -256,9 +260,12 @@ class RenderLabelledAnswers(Stage):
         tokenizer: Tokenizer,
     ) -> tuple[Pairs, Metrics]:
         sets = dict[str, RenderedAnswers]()
+        items = dict[str, tuple[RecordedPair, ...]]()
         for name, rows in comparisons.sets().items():
             answers = [*_label_both(name, rows, rejections), *labelled.sets[name]]
             sets[name] = self._answers(answers, tokenizer)
+            if name:
+                items[name] = _recorded(answers, sets[name])
         train = sets.pop("")
         held_out = {
             name: self._pairs(part, tokenizer) for name, part in sets.items() if part.answers
@@ -267,7 +274,7 @@ class RenderLabelledAnswers(Stage):
         metrics = train.metrics()
         metrics["data/held_out_answers"] = float(sum(map(len, held_out.values())))
         metrics["data/held_out_equal_answers"] = float(sum(part.equal for part in sets.values()))
-        return Pairs(self._pairs(train, tokenizer), held_out), metrics
+        return Pairs(self._pairs(train, tokenizer), held_out, items), metrics
 
     def preview(
         self,
@@ -320,14 +327,14 @@ class RenderLabelledAnswers(Stage):
         answers: list[RenderedAnswer] = []
         longest = longest_sequence(self.render.max_tokens, tokenizer)
         stripped: list[tuple[str, int]] = []
-        for row in rows:
+        for index, row in enumerate(rows):
             rendered = render_row(row.conversation, tokenizer, self.render)
             if rendered.counts.stripped_answers:
                 stripped.append((row.conversation.where, rendered.counts.stripped_answers))
             for datum in rendered.data:
                 truncated = len(datum.tokens) + 1 == longest
                 is_cut = bool(rendered.counts.truncated) and truncated
-                answers.append(RenderedAnswer(datum, row.good, is_cut))
+                answers.append(RenderedAnswer(datum, row.good, is_cut, index))
         labels: dict[bytes, set[bool]] = {}
         for answer in answers:
             labels.setdefault(answer.key, set()).add(answer.good)
@@ -381,6 +388,19 @@ def _label_both(
         if rejected is not None:
             answers.append(LabelledAnswer(rejected, False))
     return answers
+
+
+def _recorded(
+    rows: Sequence[LabelledAnswer], rendered: RenderedAnswers
+) -> tuple[RecordedPair, ...]:
+    """Return the item of each rendered answer: its prompt and text, and its label."""
+    recorded: list[RecordedPair] = []
+    for answer in rendered.answers:
+        conversation = rows[answer.row].conversation
+        item = item_digest(item_of(conversation), answer.good)
+        place = RecordedItem(item, conversation.where, conversation.columns)
+        recorded.append((answer.row, place))
+    return tuple(recorded)
 
 
 def _labelled(datum: Datum, good: bool) -> Datum:
@@ -462,13 +482,8 @@ class KtoLoss:
         answers = data[::2]
         # each (answers,)
         weights = np.array([datum.loss_inputs["weights"].max() for datum in answers], np.float64)
-        signs = np.array(
-            [np.sign(datum.loss_inputs["labels"].sum()) for datum in answers], np.float64
-        )
-        log_ratios = _log_ratios(data, logprobs, masks)  # (answers, answer and mismatched)
-        rewards = log_ratios[:, 0]
-        has_tokens = [bool(mask.any()) for mask in masks[1::2]]
-        kl = _clamped_mean(log_ratios[has_tokens, 1])
+        signs = _signs(answers)
+        rewards, kl = _rewards_and_kl(data, logprobs, masks)
         margins = signs * self.beta * (rewards - kl)
         costs = weights * np.where(signs > 0, self.good_weight, self.bad_weight)
         one_minus_v = np.exp(-np.logaddexp(0, margins))
@@ -487,6 +502,13 @@ class KtoLoss:
         }
         return value, gradients, metrics
 
+    def margins(self, data: Sequence[Datum], logprobs: Sequence[Floats], /) -> Array:
+        """Return ±beta (r - z) of each answer, (answers,); above 0 if it is ranked as labelled."""
+        masks = [datum.loss_inputs["weights"] != 0 for datum in data]
+        rewards, kl = _rewards_and_kl(data, logprobs, masks)
+        margins: Array = _signs(data[::2]) * self.beta * (rewards - kl)
+        return margins
+
     def _rewards(self, log_ratios: Array, signs: Array) -> Mapping[str, float]:
         """Return the mean rewards of good and of bad answers, if the batch has any."""
         return {
@@ -494,6 +516,20 @@ class KtoLoss:
             for name, sign in (("good", 1), ("bad", -1))
             if (signs == sign).any()
         }
+
+
+def _signs(answers: Sequence[Datum]) -> Array:
+    """Return 1 for each good answer and -1 for each bad one, (answers,)."""
+    return np.array([np.sign(datum.loss_inputs["labels"].sum()) for datum in answers], np.float64)
+
+
+def _rewards_and_kl(
+    data: Sequence[Datum], logprobs: Sequence[Floats], masks: Sequence[Array]
+) -> tuple[Array, float]:
+    """Return log(pi / ref) of each answer, (answers,) nats, and z."""
+    log_ratios = _log_ratios(data, logprobs, masks)  # (answers, answer and mismatched)
+    has_tokens = [bool(mask.any()) for mask in masks[1::2]]
+    return log_ratios[:, 0], _clamped_mean(log_ratios[has_tokens, 1])
 
 
 def _log_ratios(data: Sequence[Datum], logprobs: Sequence[Floats], masks: Sequence[Array]) -> Array:

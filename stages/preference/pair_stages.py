@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,13 +21,14 @@ from kitchen.ports import (
 )
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import clopper_pearson
-from kitchen.types import Batch, Datum, Floats, Loss, Metrics, Table
+from kitchen.types import Array, Batch, Datum, Floats, Loss, Metrics, Samples, Table
 from stages.chat.render import TrainData
 from stages.data.dataset import Epoch, shuffled_batches
 from stages.evaluate.evaluation import HeldOutData
 from stages.evaluate.kl import shown_number
+from stages.evaluate.record import record_row
 from stages.evaluate.reference import open_reference, score_sequences
-from stages.preference.comparisons import Pair, Pairs, as_batch
+from stages.preference.comparisons import Pair, Pairs, RecordedPair, as_batch
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,15 @@ class HeldOutPairs:
     """Held-out pairs by the name of their set, with the reference model's log-probabilities."""
 
     sets: Mapping[str, tuple[Pair, ...]]
+    items: Mapping[str, tuple[RecordedPair, ...]]
+
+
+class RankingLoss(Loss, Protocol):
+    """A loss on pairs that says by how much it ranks the first datum of each above the second."""
+
+    def margins(self, data: Sequence[Datum], logprobs: Sequence[Floats], /) -> Array:
+        """Return the margins, (pairs,); above 0 for a pair that is ranked as labelled."""
+        ...
 
 
 # for data.Epochs(...).using(PAIRS): passes over pairs instead of datums
@@ -105,7 +115,7 @@ class AttachReferenceLogprobs(Stage):
         measured: list[Pair] = []
         for data in held_out.values():
             measured += data[: self.rows]
-        return PairData(train), HeldOutPairs(held_out), HeldOutData(as_batch(measured))
+        return PairData(train), HeldOutPairs(held_out, pairs.items), HeldOutData(as_batch(measured))
 
 
 class ShuffledPairs(Stage):
@@ -121,24 +131,30 @@ class ShuffledPairs(Stage):
 class EvaluatePairs(Stage):
     """Measure how often the trained weights rank held-out pairs, or answers, as labelled."""
 
-    loss: Loss  # its metrics include the sums "accuracy:sum" and "margin:sum"
+    loss: RankingLoss  # its metrics include the sum "margin:sum"
     unit: str = "pair"  # "answer" for KTO
 
-    async def run(self, session: TrainingSession, held_out: HeldOutPairs) -> tuple[Metrics, Table]:
+    async def run(
+        self, session: TrainingSession, held_out: HeldOutPairs
+    ) -> tuple[Metrics, Table, Samples]:
         metrics = Metrics()
         rows = []
+        records: list[dict[str, Any]] = []
         for name, pairs in held_out.sets.items():
-            output = await arrival(session.forward(as_batch(pairs), self.loss))
+            batch = as_batch(pairs)
+            output = await arrival(session.forward(batch, self.loss))
+            margins = self.loss.margins(batch, output.logprobs).tolist()
+            for (row, item), of_pair in zip(held_out.items[name], margins, strict=True):
+                scores = {f"{self.unit}_accuracy": of_pair > 0, "margin": of_pair}
+                records.append(record_row(item, name, row, scores, when="after"))
             count = len(pairs)
             margin = output.metrics["margin:sum"]
-            # `as_batch` weights each pair by 1/n, so the sum is a mean; n times it is rounded
-            # because the weights are float32
-            right = round(output.metrics["accuracy:sum"] * count)
-            accuracy = clopper_pearson(right, count)
+            accuracy = clopper_pearson(sum(of_pair > 0 for of_pair in margins), count)
             metrics |= {
                 f"{name}/{self.unit}_accuracy": accuracy.estimate,
                 f"{name}/margin": margin,
             }
             rows.append((name, str(count), accuracy.format(), shown_number(margin, 3)))
         columns = ("held-out set", f"{self.unit}s", "accuracy", "margin, beta times nats")
-        return metrics, Table(f"Held-out {self.unit}s, 95 % intervals", columns, tuple(rows))
+        table = Table(f"Held-out {self.unit}s, 95 % intervals", columns, tuple(rows))
+        return metrics, table, Samples(tuple(records))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
+from kitchen.ports.environments import Task
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import interval, paired_interval
+from kitchen.statistics.intervals import Interval, interval, paired_interval
 from kitchen.statistics.samples import SHARE, UNBOUNDED
 from kitchen.statistics.significance import sign_flip
 from kitchen.types import Metrics, Samples, Table
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
+from stages.evaluate.record import NO_SCORE, RecordedItem, counted, record_row
 from stages.evaluate.reference import open_sampler
 from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, Rollouts
-from stages.tasks.tasks import Tasks
+from stages.tasks.rewards import Question
+from stages.tasks.tasks import Tasks, item_of_task
 from stages.train.session import FinalWeights
 
 
@@ -25,14 +28,18 @@ from stages.train.session import FinalWeights
 class PolicyEvaluation:
     """Rewards and answers of one greedy rollout per held-out problem, by held-out set."""
 
-    # 0 for a failed rollout, None for one whose environment gave no reward
+    # None for a failed rollout, and for one whose environment gave no reward
     rewards: Mapping[str, tuple[float | None, ...]]
-    failed: Mapping[str, int]  # number of failed rollouts
+    errors: Mapping[str, tuple[str, ...]]  # of failed rollouts; empty for the others
     answers: Mapping[str, tuple[str | None, ...]]  # None if failed or truncated
+
+    def failed(self, name: str) -> int:
+        """Return the number of rollouts of a set that failed."""
+        return sum(map(bool, self.errors[name]))
 
     def truncated(self, name: str) -> int:
         """Return the number of rollouts of a set whose answer was truncated at max_tokens."""
-        return self.answers[name].count(None) - self.failed[name]
+        return self.answers[name].count(None) - self.failed(name)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class EvaluateBasePolicy(Stage):
     ) -> tuple[PolicyBefore, Samples]:
         sampler = open_sampler(self.model, client, blobs)
         rollouts = await greedy_rollouts(sampler, tokenizer, tasks, self.config, self.render)
-        return _evaluation(PolicyBefore, rollouts), _samples(rollouts, "before")
+        return _evaluation(PolicyBefore, rollouts), _samples(tasks, rollouts, "before")
 
 
 class EvaluateTrainedPolicy(Stage):
@@ -77,7 +84,7 @@ class EvaluateTrainedPolicy(Stage):
     ) -> tuple[PolicyAfter, Samples]:
         sampler = client.sampler(weights)
         rollouts = await greedy_rollouts(sampler, tokenizer, tasks, self.config, self.render)
-        return _evaluation(PolicyAfter, rollouts), _samples(rollouts, "after")
+        return _evaluation(PolicyAfter, rollouts), _samples(tasks, rollouts, "after")
 
 
 async def greedy_rollouts(
@@ -103,36 +110,45 @@ E = TypeVar("E", bound=PolicyEvaluation)
 
 def _evaluation(kind: type[E], rollouts: Mapping[str, Rollouts]) -> E:
     rewards = dict[str, tuple[float | None, ...]]()
-    failed = dict[str, int]()
+    errors = dict[str, tuple[str, ...]]()
     answers = dict[str, tuple[str | None, ...]]()
     for name, rollouts_of_set in rollouts.items():
         rewards[name] = tuple(map(_reward, rollouts_of_set.all()))
-        failed[name] = sum(rollout.failed for rollout in rollouts_of_set.all())
+        errors[name] = tuple(rollout.error for rollout in rollouts_of_set.all())
         answers[name] = tuple(
             rollout.text if rollout.complete else None for rollout in rollouts_of_set.all()
         )
-    return kind(rewards, failed, answers)
+    return kind(rewards, errors, answers)
 
 
 def _reward(rollout: Rollout) -> float | None:
-    return None if rollout.abstained else rollout.reward
+    return rollout.reward if rollout.rewarded else None
 
 
-def _samples(rollouts: Mapping[str, Rollouts], when: str) -> Samples:
+def _samples(tasks: Tasks, rollouts: Mapping[str, Rollouts], when: str) -> Samples:
+    """Return the rollouts as lines of samples.jsonl; each is the only one of its problem."""
     records: list[dict[str, Any]] = []
     for name, rollouts_of_set in rollouts.items():
-        for rollout in rollouts_of_set.all():
-            record = {
+        problems = zip(tasks.held_out[name], rollouts_of_set.all(), strict=True)
+        for at, (task, rollout) in enumerate(problems):
+            scores = {"reward": rollout.reward} if rollout.rewarded else {}
+            shown = {
                 "when": when,
-                "set": name,
                 "text": rollout.text,
                 "reward": _reward(rollout),
                 "parsed": rollout.parsed,
                 "truncated": rollout.truncated,
                 "failed": rollout.error,
             }
-            records.append(record)
+            records.append(record_row(recorded_task(task), name, at, scores, **shown))
     return Samples(tuple(records))
+
+
+def recorded_task(task: Task) -> RecordedItem:
+    """Return the item of a task, with the place and the columns of its row if it has one."""
+    if isinstance(task, Question):
+        return RecordedItem(item_of_task(task), task.where, task.columns)
+    return RecordedItem(item_of_task(task))
 
 
 class CompareRewards(Stage):
@@ -148,24 +164,34 @@ class CompareRewards(Stage):
         for name in after.rewards:
             old, new = _both_rewards(name, before, after)
             metrics |= _failure_metrics(name, before, after)
+            failed = sum(map(any, zip(before.errors[name], after.errors[name], strict=True)))
+            n = counted(len(new) + failed, failed)
             if not new:
+                rows.append((name, n, NO_SCORE, NO_SCORE, ""))
                 continue
             bounds = SHARE if 0 <= min(*old, *new) <= max(*old, *new) <= 1 else UNBOUNDED
             gain = paired_interval(old, new, bounds=bounds)
-            metrics |= {
-                f"{name}/reward_before": float(np.mean(old)),
-                f"{name}/reward_after": float(np.mean(new)),
-                f"{name}/reward_gain": gain.estimate,
-                f"{name}/reward_gain_p": sign_flip(old, new).p_value,
-            }
-            if gain.known:
-                metrics[f"{name}/reward_gain_low"] = gain.low
+            metrics |= _reward_metrics(name, old, new, gain)
             means = (interval(rewards, bounds=bounds).format() for rewards in (old, new))
-            rows.append((name, str(len(new)), *means, gain.format(sign=True)))
+            rows.append((name, n, *means, gain.format(sign=True)))
         columns = ("held-out set", "n", "before", "after", "difference")
         return metrics, Table(
             "Mean reward with greedy decoding, 95 % intervals", columns, tuple(rows)
         )
+
+
+def _reward_metrics(
+    name: str, old: Sequence[float], new: Sequence[float], gain: Interval
+) -> Mapping[str, float]:
+    """Return the mean rewards of a set, and their difference."""
+    low = {f"{name}/reward_gain_low": gain.low} if gain.known else {}
+    return {
+        f"{name}/reward_before": float(np.mean(old)),
+        f"{name}/reward_after": float(np.mean(new)),
+        f"{name}/reward_gain": gain.estimate,
+        f"{name}/reward_gain_p": sign_flip(old, new).p_value,
+        **low,
+    }
 
 
 def _both_rewards(
@@ -183,8 +209,8 @@ def _both_rewards(
 def _failure_metrics(name: str, before: PolicyBefore, after: PolicyAfter) -> Mapping[str, float]:
     """Return how many rollouts of a set failed, and how many answers were truncated."""
     return {
-        f"{name}/failed_before": float(before.failed[name]),
-        f"{name}/failed_after": float(after.failed[name]),
+        f"{name}/failed_before": float(before.failed(name)),
+        f"{name}/failed_after": float(after.failed(name)),
         f"{name}/truncated_before": float(before.truncated(name)),
         f"{name}/truncated_after": float(after.truncated(name)),
     }

@@ -15,6 +15,7 @@ from kitchen.ports import Dataset
 from kitchen.ports.datasets import Row
 from kitchen.ports.environments import StepResult
 from stages.chat.conversations import Conversation, Message, parse_conversation
+from stages.chat.items import recorded_columns
 from stages.tasks.step_results import (
     call_function,
     check_reward,
@@ -161,7 +162,8 @@ def parse_question(row: Row, where: str) -> Conversation:
         return parse_conversation(row, where)
     *prompt, answer = conversation.messages
     empty: Message = replace(answer, content="")
-    return replace(conversation, messages=(*prompt, empty))
+    columns = recorded_columns(row)
+    return replace(conversation, messages=(*prompt, empty), columns=columns)
 
 
 def _present(row: Row) -> set[str]:

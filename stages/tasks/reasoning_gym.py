@@ -11,6 +11,7 @@ from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.environments import StepResult
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
+from stages.chat.items import item_digest
 from stages.data.splits import DataConfig, check_generated
 from stages.tasks import games
 from stages.tasks.grading import GradingConfig
@@ -103,6 +104,7 @@ def _questions(
             reward=score_solution,
             tag=name,
             workers=workers,
+            item=item_digest(text, [name, seed + index]),
         )
         for index, text in enumerate(texts)
         if text not in excluded

@@ -46,6 +46,9 @@ class Question:
     where: str = field(default="", compare=False)  # its place in the data, for messages
     inputs: TemplateInputs = NO_INPUTS  # tools and variables for the chat template
     prefill: str = ""  # the text before an answer that the reward is to see
+    item: str = field(default="", compare=False)  # the item of its row, if it has one
+    # columns of its row, by which comparisons of evaluations may group items
+    columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def env(self) -> Env:
         return _QuestionEnv(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from itertools import chain
 
@@ -17,11 +17,13 @@ from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Samples, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.items import digest, item_digest
 from stages.chat.messages import messages_from_dicts
 from stages.chat.model_limits import has_room
 from stages.chat.prompts import (
     env_inputs,
     graded_prefill,
+    item_of,
     prefill_text,
     prompt_dicts,
     reference_answer,
@@ -138,7 +140,13 @@ class LoadTasks(DatasetLoader):
         for name, data in {"": loaded.train, **loaded.held_out}.items():
             rows = list(ParsedRows(data, function.parse))
             questions[name] = tuple(
-                replace(question, reward=reward, other_answers=(), prefill=prefill_text(row))
+                replace(
+                    question,
+                    reward=reward,
+                    other_answers=(),
+                    prefill=prefill_text(row),
+                    item=item_digest(question.item, reward.arguments),
+                )
                 for question, reward, row in zip(
                     self._questions(name, rows, "exact", workers),
                     row_rewards(function, data),
@@ -164,6 +172,8 @@ class LoadTasks(DatasetLoader):
                 row.where,
                 row.inputs,
                 graded_prefill(row),
+                item_of(row),
+                row.columns,
             )
             for row in rows
         )
@@ -335,6 +345,14 @@ def place_of(task: Task) -> str:
     """Return the place of a task's row in the data, or its tag."""
     where = task.where if isinstance(task, Question | Prompt) else ""
     return where or f"a prompt of {task.tag or 'the data'}"
+
+
+def item_of_task(task: Task) -> str:
+    """Return the item of a task: that of its row, or else the digest of its attributes."""
+    if isinstance(task, Question):
+        asked, wanted = [task.messages, task.inputs], [task.answer, task.other_answers]
+        return task.item or item_digest(asked, wanted)
+    return digest(task if is_dataclass(task) else object.__getstate__(task))
 
 
 async def prompt_of_task(task: Task) -> Conversation:

@@ -137,8 +137,10 @@ def test_length_is_normalised_by_characters() -> None:
     assert (metrics["held/acc"], metrics["held/acc_norm"]) == (0.0, 1.0)
     assert metrics["held/acc_norm_low"] < 1 == metrics["held/acc_norm_high"]
     assert [line[2] for line in table.rows] == ["accuracy", "accuracy by length"]
-    [record] = sample_records(found).rows
+    held_out = HeldOut({"held": (parse_conversation(row, "rows:0"),)})
+    [record] = sample_records(found, held_out).rows
     assert (record["text"], record["wanted"], record["exact"]) == ("no", "certainly", False)
+    assert record["scores"] == {"acc": 0.0, "acc_norm": 1.0}
 
 
 def test_equal_choices_are_right_by_their_text() -> None:

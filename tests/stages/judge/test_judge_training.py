@@ -131,13 +131,17 @@ def test_unreadable_answers_are_left_out_and_counted() -> None:
         is None
     )
     held = [compared("{}", "[1, 2]"), compared(long, "{"), compared("{", long)]
-    metrics, table = asyncio.run(
+    metrics, table, samples = asyncio.run(
         EvaluateJudge().run(tight, Comparisons((), {"held": held, "none": held[1:]}))
     )
     assert (metrics["held/judge_accuracy"], metrics["held/judge_unread"]) == (1.0, 2.0)
     assert metrics["none/judge_unread"] == 2.0
     assert "none/judge_accuracy" not in metrics
-    assert [row[1] for row in table.rows] == ["1", "3", "3", "2", "2"]
+    assert [row[1] for row in table.rows] == ["3, 2 failed", "3", "3", "2", "2"]
+    assert [(row["set"], row["scores"], row["failed"]) for row in samples.rows[:2]] == [
+        ("held", {"judge_accuracy": 1.0}, ""),
+        ("held", {}, "the judge cannot read it"),
+    ]
     rollouts = [rollout(text, 1.0) for text in (long, long, "{}")]
     group, unread = asyncio.run(judge_group(tight, REQUEST, rollouts, "[", ByteTokenizer()))
     assert ([each.reward > 0 for each in group], unread) == ([False, False, True], 2)
@@ -145,13 +149,15 @@ def test_unreadable_answers_are_left_out_and_counted() -> None:
         kind({}, {}, {"held": (long, text)})
         for kind, text in ((PolicyBefore, "[]"), (PolicyAfter, "{}"))
     )
-    metrics, _ = asyncio.run(
+    metrics, _, samples = asyncio.run(
         CompareByJudge().run(
             tight, ByteTokenizer(), Tasks((), {"held": (TASK,) * 2}), before, after
         )
     )
     assert metrics["held/unread"] == 1.0
     assert metrics["held/preferred"] > 0.5, "by the one that it can read"
+    assert [row["failed"] for row in samples.rows] == ["the judge cannot read it", ""]
+    assert samples.rows[1]["scores"] == {"preferred": metrics["held/preferred"]}
 
 
 def test_judge_questions_have_both_orders() -> None:
@@ -169,7 +175,7 @@ def test_judge_accuracy_beside_simple_rules() -> None:
         compared("no", "on"),
         compared("x", "{}"),
     ]
-    metrics, table = asyncio.run(
+    metrics, table, _ = asyncio.run(
         EvaluateJudge().run(JUDGE, Comparisons((), {"held": held, "none": []}))
     )
     assert metrics["held/judge_accuracy"] == (1 + 1 + 0.5 + 0) / 4, "the third is a tie"
@@ -288,9 +294,10 @@ def test_answers_are_compared_with_the_references() -> None:
 def test_new_answers_are_compared_with_old_ones() -> None:
     before = PolicyBefore({}, {}, {"held": ("[]", "[]", None, None)})
     after = PolicyAfter({}, {}, {"held": ("{}", None, "{}", None)})
-    metrics, _ = asyncio.run(
+    metrics, _, samples = asyncio.run(
         CompareByJudge().run(
             JUDGE, ByteTokenizer(), Tasks((), {"held": (TASK,) * 4}), before, after
         )
     )
     assert metrics["held/preferred"] == pytest.approx((preference(2) + 0 + 1 + 0.5) / 4, rel=1e-5)
+    assert [row["scores"]["preferred"] for row in samples.rows[1:]] == [0.0, 1.0, 0.5]
