@@ -21,7 +21,7 @@ class Evaluate(Recipe):
     # splits to evaluate on; null for all but the one to train on, such as "train", or for that one
     # if there is no other
     splits: tuple[str, ...] | None = None
-    # maximum number of rows per split, chosen at random; null for all
+    # maximum number of rows per split; the same rows are chosen whatever the seed; null for all
     rows: PositiveInt | None = None
     columns: Mapping[str, str] = {}  # columns to rename: columns.OLD=NEW
     # rows that cannot be read or rendered: stop with an error, or drop and list them
@@ -29,14 +29,12 @@ class Evaluate(Recipe):
     rendering: chat.RenderDataset = chat.RenderDataset()
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     answering: evaluate.DecodingConfig = evaluate.DecodingConfig()
-    seed: Seed = 0  # random seed of the choice of rows, sampling and bootstraps
+    seed: Seed = 0  # random seed of sampling
 
     def workflow(self) -> Step:
         drop_bad_rows = evaluate.DropBadQuestions(self.weights, self.rendering, self.evaluation)
         return sequence(
-            evaluate.LoadHeldOut(
-                self.dataset, self.splits, self.rows, self.columns, self.seed, self.bad_rows
-            ),
+            evaluate.LoadHeldOut(self.dataset, self.splits, self.rows, self.columns, self.bad_rows),
             *data.when_dropping(self.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(self.weights),
             evaluate.EvaluateCheckpoint(

@@ -12,8 +12,18 @@ from typing import Any
 import numpy as np
 
 from kitchen.ports.datasets import Row
+from stages.chat.row_fields import FIELDS
 
 DIGITS = 16  # hex digits of a digest
+# columns of questions and answers, in all formats
+CONTENT_COLUMNS = frozenset(
+    {"question"}
+    | {
+        field.name
+        for field in FIELDS
+        if field.level != "message" and field.treatment == "supported"
+    }
+)
 LONGEST_TEXT = 64  # characters of a column that are recorded as they are
 
 
@@ -40,6 +50,15 @@ def recorded_columns(row: Row) -> Mapping[str, Any]:
         elif _is_recorded(value):
             columns[name] = value
     return columns
+
+
+def content_digest(row: Row) -> str:
+    """Return the digest of the columns that hold the conversation; others, such as ids, may differ.
+
+    A row without any of them is taken whole.
+    """
+    content = {name: value for name, value in row.items() if name in CONTENT_COLUMNS}
+    return digest(content or row)
 
 
 def _plain(value: Any) -> Any:

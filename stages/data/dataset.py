@@ -20,7 +20,7 @@ from stages.chat.render import TrainData
 from stages.chat.token_cost import EpochSize, token_cost_rows
 from stages.data.bad_rows import BadRow
 from stages.data.splits import DataConfig as DataConfig  # re-exported for recipes
-from stages.data.splits import DatasetReader, Indices, ParsedRows, sample_rows
+from stages.data.splits import DatasetReader, Indices, ParsedRows, sample_held_out
 from stages.data.views import select
 from stages.train.schedules import PlannedSteps
 
@@ -115,19 +115,21 @@ def load_splits(reader: DatasetReader) -> LoadedDataset:
     if test_splits:
         held_out_indices = np.zeros(0, np.int64)
         held_out = {
-            split: sample_rows(rows[split], reader.config.held_out_rows, reader.seed)
+            split: sample_held_out(rows[split], reader.config.held_out_rows)
             for split in test_splits
         }
     else:
         held_out_indices = reader.held_out_rows(opened[train_split])
         held_out = {"held_out": select(rows[train_split], held_out_indices)}
-    train = reader.training_rows(rows[train_split], held_out_indices)
+    train, equal = reader.training_rows(rows[train_split], held_out_indices)
     parts = [(train_split, "trained on", train)]
     parts += [(split, "held out", data) for split, data in held_out.items()]
     counts = [
         (split, use, f"{len(data):,}", f"{len(rows.get(split, rows[train_split])):,}")
         for split, use, data in parts
     ]
+    if equal:
+        counts.append((train_split, "left out: equal to held-out rows", f"{equal:,}", ""))
     bad_rows = tuple(chain.from_iterable(read.bad_rows for read in opened.values()))
     table = _rows_table(reader, counts)
     return LoadedDataset(train_split, train, held_out, facts, table, bad_rows)

@@ -11,19 +11,22 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 from pydantic import Field, PositiveInt
 
 from kitchen.config.splits import SplitRoles, assign_splits
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
 from stages.chat.conversations import parse_conversation
+from stages.chat.items import content_digest
 from stages.data.bad_rows import BadRow, BadRows, BadRowsName, RowReader
 from stages.data.views import rename, select
 
-# seed of the choice of held-out rows: with the run's seed, a run could train on rows that another
-# run holds out
+# seed of the choice of held-out rows. It is not the seed of the run, so that runs with other seeds
+# are measured on the same rows, and do not train on rows that another run holds out
 HELD_OUT_SEED = 0
 T = TypeVar("T")
+log = structlog.get_logger("stages.data")
 Indices = npt.NDArray[np.int64]
 
 
@@ -40,7 +43,8 @@ class DataConfig:
     limit: PositiveInt | None = None
     # share of the rows to hold out if there is no held-out split
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    held_out_rows: PositiveInt = 200  # maximum number of rows per held-out set, chosen at random
+    # maximum number of rows per held-out set; the same rows are chosen whatever the run's seed
+    held_out_rows: PositiveInt = 200
     # columns to rename: reading.columns.OLD=NEW
     columns: Mapping[str, str] = field(default_factory=dict)
     # rows that cannot be read or rendered: error stops the run; drop leaves them out and lists them
@@ -90,8 +94,8 @@ class DatasetReader:
     store: DatasetStore
     dataset: str
     config: DataConfig
-    seed: int
-    max_rows: int | None  # rows that the run can train on; None if not known
+    seed: int = 0  # of the choice of training rows
+    max_rows: int | None = None  # rows that the run can train on; None if not known
     # parses a row, given its place, to find errors
     parse: Callable[[Row, str], Any] = parse_conversation
 
@@ -141,15 +145,39 @@ class DatasetReader:
         rows = islice(stream, count + self.config.held_out_rows)
         return BufferedRows(rows, f"{self.dataset} {split}")
 
-    def training_rows(self, data: Dataset, held_out: Indices) -> Dataset:
-        """Return the rows to train on, in their order, without the held-out ones."""
-        indices = np.delete(np.arange(len(data)), held_out)[: self.config.limit]
+    def training_rows(self, data: Dataset, held_out: Indices) -> tuple[Dataset, int]:
+        """Return the rows to train on, in their order, without the held-out ones.
+
+        Rows with the content of a held-out row are left out, unless there are no others; returns
+        how many were left out. Only rows that would be trained on are read.
+        """
+        contents = {content_digest(data[at]) for at in held_out.tolist()}
+        indices = others = np.delete(np.arange(len(data)), held_out)
+        checked = np.full(len(data), not contents)
+        left_out = 0
+        while not checked[chosen := self._choose(indices)].all():
+            unchecked = chosen[~checked[chosen]]
+            checked[unchecked] = True
+            equal = [at for at in unchecked.tolist() if content_digest(data[at]) in contents]
+            indices = np.setdiff1d(indices, equal)
+            left_out += len(equal)
+        if left_out and not len(chosen):
+            log.warning(
+                f"{self.dataset}: all rows to train on equal held-out rows, so evaluations say "
+                "nothing about new ones: add other rows, or hold out another split (reading.test)"
+            )
+            return select(data, self._choose(others)), 0
+        return select(data, chosen), left_out
+
+    def _choose(self, indices: Indices) -> Indices:
+        """Return as many of the indices, in their order, as the run trains on."""
+        indices = indices[: self.config.limit]
         max_rows = self.max_rows if self.config.bad_rows == "error" else None
         if max_rows is not None and max_rows < len(indices):
             random = np.random.default_rng(self.seed)
             chosen = random.choice(indices, max_rows, replace=False, shuffle=False)
             indices = np.sort(chosen)
-        return select(data, indices)
+        return indices
 
     def held_out_rows(self, split: SplitRows) -> Indices:
         """Choose the rows to hold out if no split is held out; the same for every run's seed."""
@@ -182,11 +210,11 @@ def rename_columns(data: Dataset, columns: Mapping[str, str]) -> Dataset:
     return rename(data, columns) if columns else data
 
 
-def sample_rows(data: Dataset, count: int, seed: int) -> Dataset:
-    """Return at most `count` rows, chosen by the seed, in the order of the data."""
+def sample_held_out(data: Dataset, count: int) -> Dataset:
+    """Return at most `count` rows of a held-out split, in their order; the same in every run."""
     if len(data) <= count:
         return data
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(HELD_OUT_SEED)
     return select(data, np.sort(random.choice(len(data), count, replace=False)))
 
 

@@ -19,7 +19,7 @@ from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, token_cost_rows
 from stages.data.bad_rows import BadRow, BadRowsName
 from stages.data.dataset import HeldOut
-from stages.data.splits import DataConfig, DatasetReader, ParsedRows, sample_rows
+from stages.data.splits import DataConfig, DatasetReader, ParsedRows, sample_held_out
 from stages.evaluate.choices import CHOICE_MEASURES, choice_datums
 from stages.evaluate.evaluation import (
     GREEDY,
@@ -43,9 +43,8 @@ class LoadHeldOut(Stage):
 
     dataset: str
     splits: tuple[str, ...] | None = None  # None for the default
-    rows: int | None = None  # maximum number of rows per split, chosen by the seed; None for all
+    rows: int | None = None  # maximum number of rows per split; None for all
     columns: Mapping[str, str] = field(default_factory=dict)  # new names by old names
-    seed: int = 0
     bad_rows: BadRowsName = "error"
 
     def run(self, store: DatasetStore) -> tuple[HeldOut, Facts, Table]:
@@ -54,10 +53,10 @@ class LoadHeldOut(Stage):
         facts, table_rows = Facts(), []
         bad_rows: list[BadRow] = []
         config = DataConfig(columns=self.columns, bad_rows=self.bad_rows)
-        reader = DatasetReader(store, self.dataset, config, self.seed, None)
+        reader = DatasetReader(store, self.dataset, config)
         for split in splits:
             read = reader.read(split, 0)
-            chosen = sample(read.data, self.rows, self.seed)
+            chosen = sample(read.data, self.rows)
             sets[split] = tuple(ParsedRows(chosen, parse_conversation))
             facts[f"data.{split}.sha256"] = read.fingerprint
             table_rows.append((split, f"{len(chosen):,} of {len(read.data):,}"))
@@ -91,9 +90,9 @@ def held_out_splits(
     return held_out or tuple(info.splits)
 
 
-def sample(data: Dataset, rows: int | None, seed: int) -> Dataset:
-    """Choose at most `rows` rows by the seed, in their order."""
-    return data if rows is None else sample_rows(data, rows, seed)
+def sample(data: Dataset, rows: int | None) -> Dataset:
+    """Choose at most `rows` rows, in their order."""
+    return data if rows is None else sample_held_out(data, rows)
 
 
 class EvaluateCheckpoint(Stage):

@@ -295,6 +295,16 @@ def test_samples_do_not_depend_on_other_sets(blobs: FakeBlobs) -> None:
     assert first != sampled_texts(blobs, "another", seed=1)
 
 
+def test_chosen_rows_do_not_depend_on_the_seed(blobs: FakeBlobs) -> None:
+    chosen = []
+    for seed in (0, 1, 2):
+        measure(blobs, f"seed-{seed}", **{**SAMPLED, "rows": 5, "seed": seed})
+        rows = read_journal(blobs, f"seed-{seed}", "samples")
+        chosen.append([row["where"] for row in rows if row["try"] == 0])
+    assert chosen[0] == chosen[1] == chosen[2]
+    assert len(chosen[0]) == 5
+
+
 def test_a_single_answer_may_be_sampled(blobs: FakeBlobs) -> None:
     assert len(set(sampled_texts(blobs, "warm", answering={"temperature": 12}))) > 1
     assert len(set(sampled_texts(blobs, "greedy", answering={}))) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -54,7 +56,7 @@ def test_every_row_is_either_trained_on_or_held_out() -> None:
     assert len(trained.conversations) == 10
 
 
-def test_held_out_rows_limit_is_a_seeded_choice() -> None:
+def test_held_out_rows_are_the_same_for_every_seed() -> None:
     store = FakeDatasets({"many": {"train": pairs(9), "test": pairs(50, start=100)}})
 
     def held(seed: int) -> list[str]:
@@ -62,8 +64,8 @@ def test_held_out_rows_limit_is_a_seeded_choice() -> None:
         return [each.messages[0].content for each in held.sets["test"]]
 
     assert len(held(0)) == 5
-    assert held(0) == sorted(held(0), key=int) == held(0)
-    assert held(0) != held(1)
+    assert held(0) == sorted(held(0), key=int) == held(1) == held(2)
+    assert held(0) != [str(row) for row in range(100, 105)], "not the top"
     back = LoadDataset("many", DataConfig(held_out_rows=5)).run(rows(1000))[1].sets["held_out"]
     assert len(back) == 5
 
@@ -75,10 +77,70 @@ def test_a_run_of_few_steps_reads_few_rows() -> None:
     )
     data, _ = RenderDataset().run(trained, ByteTokenizer())
     assert len(data.data) == len(trained.conversations) == 32
-    assert store.read == 10 + 32
+    assert store.read == 2 * (10 + 32), "to find equal rows, and to render them"
     assert not {*asked(trained)} & {each.messages[0].content for each in held.sets["held_out"]}
     # a choice from all of them, and not the top
     assert asked(trained) != [str(row) for row in range(32)]
+
+
+def conversation(number: int) -> dict[str, Any]:
+    question = {"role": "user", "content": f"{number}?"}
+    return {"messages": [question, {"role": "assistant", "content": str(number)}]}
+
+
+ORDERS = (
+    [*range(20), *range(20)],
+    [number // 2 for number in range(40)],
+    [*range(30), *[3] * 10],
+)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("make", [lambda n: {"prompt": f"{n}?", "completion": "!"}, conversation])
+@pytest.mark.parametrize("settings", [{}, {"max_rows": 8}, {"seed": 3, "max_rows": 12}])
+def test_equal_rows_are_not_on_both_sides(order: list[int], make: Any, settings: Any) -> None:
+    """Columns such as an id make no difference."""
+    data = [{**make(number), "id": at} for at, number in enumerate(order)]
+    config = DataConfig(held_out=0.2)
+    trained, held, _, table = LoadDataset("many", config, **settings).run(
+        FakeDatasets({"many": {"train": data}})
+    )
+    of_both = {*asked(trained)} & {each.messages[0].content for each in held.sets["held_out"]}
+    assert not of_both
+    assert len(held.sets["held_out"]) == 8
+    left_out = sum(int(row[2]) for row in table.rows if row[1].startswith("left out"))
+    if settings:
+        assert len(trained.conversations) == settings["max_rows"]
+    else:
+        assert len(trained.conversations) + left_out + 8 == 40
+
+
+def test_limit_is_reached_in_spite_of_equal_rows() -> None:
+    data = [{"prompt": str(number // 2), "completion": "!"} for number in range(40)]
+    held = LoadDataset("many", DataConfig(held_out=0.2)).run(
+        FakeDatasets({"many": {"train": data}})
+    )[1]
+    held_out = {each.messages[0].content for each in held.sets["held_out"]}
+    trained, *_ = LoadDataset("many", DataConfig(held_out=0.2, limit=6)).run(
+        FakeDatasets({"many": {"train": data}})
+    )
+    left = [row["prompt"] for row in data if row["prompt"] not in held_out]
+    assert asked(trained) == left[:6]
+
+
+def test_data_of_one_repeated_row_is_trained_on_with_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = FakeDatasets({"many": {"train": [{"prompt": "?", "completion": "!"}] * 20}})
+    trained, held, *_ = LoadDataset("many", DataConfig()).run(store)
+    assert (len(trained.conversations), len(held.sets["held_out"])) == (18, 2)
+    assert "all rows to train on equal held-out rows" in capsys.readouterr().err
+
+
+def test_equal_rows_of_given_splits_are_kept() -> None:
+    store = FakeDatasets({"many": {"train": pairs(4), "test": pairs(4)}})
+    trained, held, *_ = LoadDataset("many", DataConfig()).run(store)
+    assert len(trained.conversations) == len(held.sets["test"]) == 4
 
 
 def test_limit_takes_rows_from_the_top() -> None:
