@@ -191,7 +191,8 @@ class JudgeRollouts(Stage):
             )
         )
         unread = sum(count for _, count in groups)
-        metrics = Metrics(judge_unread=unread / max(len(true_rewards), 1))
+        count = sum(map(len, rollouts.groups))
+        metrics = Metrics(judge_unread=unread / max(count, 1))
         if self.has_true_rewards and true_rewards:
             metrics["true_reward"] = float(np.mean(true_rewards))
         return Rollouts(tuple(group for group, _ in groups)), metrics

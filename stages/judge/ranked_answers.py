@@ -214,6 +214,11 @@ class BuildComparisons(Stage):
                 for pair in pairs
             ]
         train = sets.pop("")
+        if "data" in sets:
+            raise DataError(
+                "the held-out set 'data' would have the same metric as the training data, "
+                "data/comparisons: give the split another name"
+            )
         check_comparisons(train, sets)
         return Comparisons(train, sets), Metrics(
             {

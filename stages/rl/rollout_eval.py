@@ -19,7 +19,7 @@ from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.evaluate.record import NO_SCORE, RecordedItem, counted, record_row
 from stages.evaluate.reference import open_sampler
 from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, Rollouts
-from stages.tasks.rewards import Question
+from stages.tasks.rewards import Prompt, Question
 from stages.tasks.tasks import Tasks, item_of_task
 from stages.train.session import FinalWeights
 
@@ -148,7 +148,8 @@ def recorded_task(task: Task) -> RecordedItem:
     """Return the item of a task, with the place and the columns of its row if it has one."""
     if isinstance(task, Question):
         return RecordedItem(item_of_task(task), task.where, task.columns)
-    return RecordedItem(item_of_task(task))
+    where = task.where if isinstance(task, Prompt) else ""
+    return RecordedItem(item_of_task(task), where)
 
 
 class CompareRewards(Stage):

@@ -94,11 +94,24 @@ class Rollout:
     stop_reason: StopReason = StopReason.DONE
     error: str = ""  # of a failed rollout, which has no episodes and no reward
     abstained: bool = False  # whether the environment gave no reward, so that `reward` is 0
+    lost_tokens: int = 0  # sampled by a failed rollout, whose episodes are not kept
 
     @classmethod
-    def failure(cls, tag: str, error: str) -> Rollout:
+    def failure(
+        cls, tag: str, error: str, truncated: bool = False, lost_tokens: int = 0
+    ) -> Rollout:
         """Return a rollout that failed."""
-        return cls((), 0.0, tag, "", parsed=False, stop_reason=StopReason.FAILED, error=error)
+        return cls(
+            episodes=(),
+            reward=0.0,
+            tag=tag,
+            text="",
+            parsed=False,
+            truncated=truncated,
+            stop_reason=StopReason.FAILED,
+            error=error,
+            lost_tokens=lost_tokens,
+        )
 
     @property
     def failed(self) -> bool:
@@ -392,7 +405,8 @@ class _RolloutState:
 
     def rollout(self) -> Rollout:
         if self.error:
-            return Rollout.failure(self.task.tag, self.error)
+            sampled = _sampled_tokens(self.episodes)
+            return Rollout.failure(self.task.tag, self.error, self.truncated, sampled)
         return Rollout(
             tuple(self.episodes),
             self.reward,
@@ -447,7 +461,7 @@ def append_answer(episodes: Sequence[Episode], prompt: Tokens, sampled: Sampled)
 
 
 class ReportRollouts(Stage):
-    """Report mean rewards, also by tag, and the shares of failed and truncated rollouts."""
+    """Report mean rewards, also by tag, and shares of all rollouts, such as failed ones."""
 
     shown: int = 2  # number of rollouts per batch that are recorded as samples
 
@@ -456,19 +470,20 @@ class ReportRollouts(Stage):
         if not everything:
             return generation_metrics(rollouts), Samples(())
         rewarded = succeeded(everything)
-        count = max(len(rewarded), 1)
-        cut_off = sum(rollout.stop_reason is StopReason.MAX_TURNS for rollout in rewarded)
+        count = len(everything)
+        unfinished = sum(rollout.stop_reason is StopReason.MAX_TURNS for rollout in everything)
+        sequences = sum(len(rollout.episodes) for rollout in rewarded)
         constant = sum(is_constant(group) for group in rollouts.groups)
         abstained = sum(rollout.abstained for rollout in everything)
         metrics = generation_metrics(rollouts) | Metrics(
-            failed=sum(rollout.failed for rollout in everything) / len(everything),
-            parsed=sum(rollout.parsed for rollout in rewarded) / count,
-            unfinished=cut_off / count,
-            sequences=sum(len(rollout.episodes) for rollout in rewarded) / count,
+            failed=sum(rollout.failed for rollout in everything) / count,
+            parsed=sum(rollout.parsed for rollout in everything) / count,
+            unfinished=unfinished / count,
+            sequences=sequences / max(len(rewarded), 1),
             frac_constant_groups=constant / len(rollouts.groups),
         )
         if abstained:
-            metrics["abstained"] = abstained / len(everything)
+            metrics["abstained"] = abstained / count
         return Metrics(metrics | _reward_metrics(rewarded)), samples_of(rollouts, self.shown)
 
 
@@ -496,9 +511,14 @@ def generation_metrics(rollouts: Rollouts) -> Metrics:
     if everything:
         truncated = sum(rollout.truncated for rollout in everything)
         metrics["truncated"] = truncated / len(everything)
-    sampled_tokens = sum(int(episode.action_mask.sum()) for episode in rollouts.episodes())
-    metrics["sampled_tokens"] = float(sampled_tokens)
+    lost_tokens = sum(rollout.lost_tokens for rollout in everything)
+    metrics["sampled_tokens"] = float(_sampled_tokens(rollouts.episodes()) + lost_tokens)
     return metrics
+
+
+def _sampled_tokens(episodes: Iterable[Episode]) -> int:
+    """Return the number of tokens that the policy sampled."""
+    return sum(int(episode.action_mask.sum()) for episode in episodes)
 
 
 def samples_of(rollouts: Rollouts, count: int) -> Samples:

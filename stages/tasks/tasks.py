@@ -352,6 +352,8 @@ def item_of_task(task: Task) -> str:
     if isinstance(task, Question):
         asked, wanted = [task.messages, task.inputs], [task.answer, task.other_answers]
         return task.item or item_digest(asked, wanted)
+    if isinstance(task, Prompt):
+        return item_digest([task.messages, task.inputs], None)
     return digest(task if is_dataclass(task) else object.__getstate__(task))
 
 

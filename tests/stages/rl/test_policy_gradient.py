@@ -487,7 +487,7 @@ def test_failed_rollouts_are_left_out_of_mean_rewards() -> None:
         1 / 3,
         0.5,
         0.5,
-        1.0,
+        2 / 3,
     )
     assert [row["failed"] for row in samples.rows] == ["", "", "broken"]
     metrics, samples = ReportRollouts().run(Rollouts(((failed, failed),)))
@@ -502,6 +502,26 @@ def test_failed_rollouts_are_left_out_of_mean_rewards() -> None:
         "sampled_tokens": 0,
     }
     assert [row["failed"] for row in samples.rows] == ["broken"]
+
+
+def test_tokens_of_failed_rollouts_count() -> None:
+    whole, failed = play(Guessing()), play(Guessing(fails=True), max_failed=1.0)
+    first_turns = play(Guessing(), max_turns=1)
+    assert [one.lost_tokens for one in whole.all()] == [0, 0]
+    metrics, _ = ReportRollouts().run(failed)
+    expected, _ = ReportRollouts().run(first_turns)
+    assert metrics["sampled_tokens"] == expected["sampled_tokens"] > 0
+    assert (metrics["truncated"], metrics["parsed"]) == (expected["truncated"], 0.0)
+
+
+def test_shares_are_of_all_rollouts() -> None:
+    failed = Rollout.failure("t", "broken", truncated=True, lost_tokens=7)
+    abstained = replace(rollout(0.0), abstained=True, parsed=False)
+    cut = replace(rollout(1.0), stop_reason=StopReason.MAX_TURNS, truncated=True)
+    metrics, _ = ReportRollouts().run(Rollouts(((rollout(1.0), failed, abstained, cut),)))
+    names = ("failed", "abstained", "parsed", "truncated", "unfinished")
+    assert [metrics[name] for name in names] == [1 / 4, 1 / 4, 2 / 4, 2 / 4, 1 / 4]
+    assert (metrics["rollouts"], metrics["sequences"]) == (4.0, 1.0)
 
 
 def test_batches_take_every_problem_once_before_one_comes_again() -> None:
