@@ -26,20 +26,21 @@ PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
 HEAD = """# Results
 
 This page shows what the recipes learn on SmolLM2-135M-Instruct. Each experiment was run with three
-seeds on two CPU cores, and a run takes a few minutes. The tables have the mean over the seeds with
-its 95 % interval. Everything is measured on held-out data, with greedy decoding.
+seeds on two CPU cores, and a run takes a few minutes. The tables have the mean over the seeds and, in
+parentheses, the value of each seed. Everything is measured on held-out data, with greedy decoding.
 
 [Details](#details) describes each experiment and lists every measure by seed, with commit and date.
 For `sl_basic`, see
 [`make run` in the benchmarks](benchmarks.md#training-and-evaluation-with-make-run). For the methods
-behind intervals and p-values, see [Statistics](explanation/statistics.md).
+behind the p-values, see [Statistics](explanation/statistics.md).
 """
 DETAILS = """## Details
 
 - The machine has 2 cores and no GPU. It is shared: for minutes at a time, other users take half of
   it. On an idle machine, runs take the same time or less.
-- Intervals are Student's t intervals over the seeds. They do not take into account that a share lies
-  between 0 and 1, so some end outside that range.
+- Means over three seeds have no interval here: it would be wider than the seeds suggest, and could end
+  outside the range of a share. A result is a null result if Student's t interval over the seeds includes
+  the value of no effect.
 - All runs of an experiment start from the same weights. Only the seed of the run differs.
 - Targets for p-values and seconds have to be reached by every seed, other targets by the mean.
 - Seconds are the duration of a run, including its evaluations before and after training. They do not
@@ -201,7 +202,7 @@ def anchor(work: Work) -> str:
 def _headline(link: str, headline: Headline, work: Work, by_seed: Sequence[Row]) -> tuple[str, ...]:
     """Return the cells of one line, in the order of HEADER."""
     before, after, gain = (
-        _mean(values_of(key, by_seed)) for key in (headline.before, headline.after, headline.gain)
+        _seeds(values_of(key, by_seed)) for key in (headline.before, headline.after, headline.gain)
     )
     p_values = ", ".join(map(number, values_of(headline.p_value, by_seed)))
     return f"{link}: {headline.label}", before, after, gain, p_values, outcome(work, by_seed)
@@ -271,7 +272,7 @@ def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -
 
     P-values, seconds and ends of intervals have no mean; their target is for the largest value.
     """
-    mean = "" if has_no_mean(measure) else _mean(values)
+    mean = "" if has_no_mean(measure) or not values else number(_mean(values))
     verdict = "" if goal is None else goal.describe(value_for_goal(measure, values))
     if verdict and len(values) < seeds:
         verdict += f" by the {len(values)} of {seeds} seeds that have it"
@@ -286,15 +287,18 @@ def has_no_mean(measure: str) -> bool:
 
 def value_for_goal(measure: str, values: Sequence[float]) -> float:
     """Return the value that a target is compared with: the largest, or the mean."""
-    return max(values) if has_no_mean(measure) else math.fsum(values) / len(values)
+    return max(values) if has_no_mean(measure) else _mean(values)
 
 
-def _mean(values: Sequence[float]) -> str:
-    """Format a mean, with its interval if there are several values; empty without values."""
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _seeds(values: Sequence[float]) -> str:
+    """Format a mean and, if there are several seeds, the value of each; empty without values."""
     if len(values) < 2:
         return "".join(map(number, values))
-    interval = mean_interval(values)
-    return f"{number(interval.estimate)} [{number(interval.low)}, {number(interval.high)}]"
+    return f"{number(_mean(values))} ({', '.join(map(number, values))})"
 
 
 def number(value: float) -> str:
