@@ -7,6 +7,8 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -39,13 +41,15 @@ def item_digest(asked: Any, wanted: Any) -> str:
 
 
 def recorded_columns(row: Row) -> Mapping[str, Any]:
-    """Return the columns of a row by which its items may be grouped: texts, numbers, booleans.
+    """Return the columns of a row by which items may be grouped: texts, numbers, booleans, dates.
 
     A long text is replaced by its digest.
     """
     columns: dict[str, Any] = {}
     for name, value in row.items():
-        if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        if isinstance(value, date | Decimal):
+            columns[name] = str(value)
+        elif isinstance(value, str) and len(value) > LONGEST_TEXT:
             columns[name] = f"sha256:{digest(value)}"
         elif _is_recorded(value):
             columns[name] = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 import pytest
@@ -65,13 +66,14 @@ def test_columns_for_grouping_are_scalars_and_digests() -> None:
     long = "x" * 65
     columns = recorded_columns(
         {"doc": "d1", "n": 3, "ok": True, "none": None, "nan": float("nan"), "text": long}
-        | {"messages": [1], "map": {}}
+        | {"messages": [1], "map": {}, "day": date(2026, 1, 2)}
     )
     assert columns == {
         "doc": "d1",
         "n": 3,
         "ok": True,
         "none": None,
+        "day": "2026-01-02",
         "text": f"sha256:{digest(long)}",
     }
     assert parse_conversation(ROW, "rows:0").columns["id"] == 7
