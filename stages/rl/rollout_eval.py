@@ -132,7 +132,7 @@ def _samples(tasks: Tasks, rollouts: Mapping[str, Rollouts], when: str) -> Sampl
         problems = zip(tasks.held_out[name], rollouts_of_set.all(), strict=True)
         for at, (task, rollout) in enumerate(problems):
             scores = {"reward": rollout.reward} if rollout.rewarded else {}
-            shown = {
+            shown: dict[str, Any] = {
                 "when": when,
                 "text": rollout.text,
                 "reward": _reward(rollout),
