@@ -190,8 +190,7 @@ class JudgeRollouts(Stage):
                 for prompt, group, baseline in inputs
             )
         )
-        unread = sum(count for _, count in groups)
-        count = sum(map(len, rollouts.groups))
+        unread, count = sum(unread for _, unread in groups), len(list(rollouts.all()))
         metrics = Metrics(judge_unread=unread / max(count, 1))
         if self.has_true_rewards and true_rewards:
             metrics["true_reward"] = float(np.mean(true_rewards))

@@ -494,7 +494,6 @@ class RenderPairs(Stage):
         self._check(sets, comparisons, rejections)
         train = sets.pop("")
         held_out = {name: rendered.pairs for name, rendered in sets.items() if rendered.pairs}
-        items = {name: _recorded(comparisons.held_out[name], sets[name]) for name in held_out}
         tokens = sum(len(datum.tokens) for datum in chain.from_iterable(train.pairs))
         counts = {
             "rows": len(comparisons.train),
@@ -508,7 +507,7 @@ class RenderPairs(Stage):
             **train.stripped_counts(comparisons.train),
         }
         metrics = Metrics({f"data/{name}": float(count) for name, count in counts.items()})
-        return Pairs(train.pairs, held_out, items), metrics
+        return Pairs(train.pairs, held_out, _recorded(comparisons, sets)), metrics
 
     def preview(
         self, comparisons: Comparisons, tokenizer: Tokenizer, mistakes: MistakesConfig
@@ -551,13 +550,19 @@ class RenderPairs(Stage):
             )
 
 
-def _recorded(rows: Sequence[Comparison], rendered: RenderedPairs) -> tuple[RecordedPair, ...]:
-    """Return the items of the comparisons that are not left out."""
-    return tuple(
-        (at, recorded_comparison(row))
-        for at, (row, result) in enumerate(zip(rows, rendered.rows, strict=True))
-        if result.pair is not None
-    )
+def _recorded(
+    comparisons: Comparisons, sets: Mapping[str, RenderedPairs]
+) -> Mapping[str, tuple[RecordedPair, ...]]:
+    """Return the items of the held-out comparisons that are not left out, by set."""
+    items: dict[str, tuple[RecordedPair, ...]] = {}
+    for name, rendered in sets.items():
+        results = zip(comparisons.held_out[name], rendered.rows, strict=True)
+        items[name] = tuple(
+            (at, recorded_comparison(row))
+            for at, (row, result) in enumerate(results)
+            if result.pair is not None
+        )
+    return items
 
 
 def recorded_comparison(row: Comparison) -> RecordedItem:
