@@ -143,10 +143,12 @@ def test_length_is_normalised_by_characters() -> None:
     assert record["scores"] == {"acc": 0.0, "acc_norm": 1.0}
 
 
-def test_equal_choices_are_right_by_their_text() -> None:
-    row = {"prompt": "?", "choices": ["a", "b", "a"], "answer": 2}
+def test_only_wrong_choices_may_be_equal() -> None:
+    row = {"prompt": "?", "choices": ["a", "b", "a"], "answer": 1}
     [scored] = evaluated(row, sampler=LetterSampler({"a": 0.0})).choices["held"]
-    assert scored.chosen == scored.expected == "a"
+    assert (scored.chosen, scored.expected) == ("a", "b")
+    with pytest.raises(DataError, match="rows:0: choices has the right one"):
+        evaluated({**row, "answer": 2})
 
 
 def test_row_without_choices_is_named() -> None:
