@@ -148,7 +148,7 @@ def test_only_wrong_choices_may_be_equal() -> None:
     [scored] = evaluated(row, sampler=LetterSampler({"a": 0.0})).choices["held"]
     assert (scored.chosen, scored.expected) == ("a", "b")
     with pytest.raises(DataError, match="rows:0: choices has the right one"):
-        evaluated({**row, "answer": 2})
+        parse_conversation({**row, "answer": 2}, "rows:0")
 
 
 def test_row_without_choices_is_named() -> None:
