@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -122,7 +123,7 @@ def claims_of(
     another treatment on the same outcome.
     """
     treatment = studies[0].treatment
-    outcomes = dict.fromkeys(name for study in studies for name in study.findings)
+    outcomes = dict.fromkeys(chain.from_iterable(study.findings for study in studies))
     for outcome in (*outcomes, absent):
         stated = [study for study in studies if outcome in study.findings]
         is_right = writer.rng.random() < 0.5
@@ -155,7 +156,7 @@ def make_set(
 ) -> tuple[list[Study], list[dict[str, Any]]]:
     """Write the studies of some treatments, and all claims on them, in random order."""
     groups = [writer.studies(treatment, outcomes, wording) for treatment in treatments]
-    everything = [study for studies, _ in groups for study in studies]
+    everything = list(chain.from_iterable(studies for studies, _ in groups))
     claims: list[dict[str, Any]] = []
     for studies, absent in groups:
         others = [study for study in everything if study.treatment != studies[0].treatment]
@@ -178,7 +179,8 @@ def files() -> dict[str, list[dict[str, Any]]]:
         studies, claims = make_set(writer, treatments, outcomes, wording)
         result[name] = claims[: CLAIMS[name]]
         corpus += studies
-    cited = {id for claims in result.values() for claim in claims for id in claim["cited_doc_ids"]}
+    claims = chain.from_iterable(result.values())
+    cited = set(chain.from_iterable(claim["cited_doc_ids"] for claim in claims))
     documents = sorted((study for study in corpus if study.id in cited), key=lambda each: each.id)
     result["corpus"] = [
         {"doc_id": each.id, "title": "", "abstract": list(each.sentences)} for each in documents
