@@ -179,8 +179,8 @@ def files() -> dict[str, list[dict[str, Any]]]:
         studies, claims = make_set(writer, treatments, outcomes, wording)
         result[name] = claims[: CLAIMS[name]]
         corpus += studies
-    claims = chain.from_iterable(result.values())
-    cited = set(chain.from_iterable(claim["cited_doc_ids"] for claim in claims))
+    every_claim = chain.from_iterable(result.values())
+    cited = set(chain.from_iterable(claim["cited_doc_ids"] for claim in every_claim))
     documents = sorted((study for study in corpus if study.id in cited), key=lambda each: each.id)
     result["corpus"] = [
         {"doc_id": each.id, "title": "", "abstract": list(each.sentences)} for each in documents
