@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,9 +32,9 @@ class LocalBlobs:
     """Blobs in a folder, each written to a temporary file, synced to the disk and renamed.
 
     Every method raises ValueError for an invalid blob name, and RunFailed, which names the path and
-    the remedy, if the disk is full, the folder is not writable or a symbolic link leads out of it.
-    A name that begins with another blob's name and a slash cannot be written, because a file cannot
-    be a folder.
+    the remedy, if the disk is full, the folder is not writable, a symbolic link leads out of it, or
+    a blob is a pipe or device. A name that begins with another blob's name and a slash cannot be
+    written, because a file cannot be a folder.
     """
 
     def __init__(self, root: str = "runs") -> None:
@@ -136,6 +137,8 @@ class LocalBlobs:
                 f"{path} leads out of {self._root} through a symbolic link; remove the link, "
                 "or give the folder that it points to (--runs DIR)"
             )
+        if _is_special(path):
+            raise RunFailed(f"{path} is a pipe, socket or device instead of a file; remove it")
         return path
 
     def _is_inside(self, name: str) -> bool:
@@ -148,6 +151,15 @@ class LocalBlobs:
                     real_path = os.path.realpath(self._root / name)
                 return f"{real_path}{os.sep}".startswith(self._real_root)
         return True
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether a path is neither a file nor a folder: reading it could take forever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _replace(path: Path, data: bytes) -> None:

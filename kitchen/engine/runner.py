@@ -91,7 +91,7 @@ class _Run:
             except DamagedSavePoint as damage:
                 if store is None or not store.fall_back(damage):
                     raise RunFailed(
-                        f"{damage}; there is no earlier save point, so start a new run"
+                        f"{damage}; to replay from the start, delete {self.name}/save and resume"
                     ) from damage
 
     def save_points(self) -> SavePointStore | None:

@@ -137,10 +137,14 @@ def _read_peft(root: Path, checkpoint: Checkpoint) -> None:
 
 
 def results(root: Path) -> dict[str, Any]:
-    """Return the outcome of a run, with its tables."""
+    """Return the outcome of a run, with its tables.
+
+    A resume does not read the save point before the newest one that is intact, so it stays damaged
+    if the run ends before it would be deleted.
+    """
     tables = root / "run/tables.jsonl"
     rows = tables.read_text().splitlines() if tables.exists() else []
-    return {**outcome(root), "tables": list(map(json.loads, rows))}
+    return {**outcome(root, newest_save_point=True), "tables": list(map(json.loads, rows))}
 
 
 if __name__ == "__main__":

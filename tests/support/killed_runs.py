@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -336,13 +337,20 @@ def in_child(work: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def outcome(root: Path) -> dict[str, Any]:
-    """Return the outputs that must be equal: metrics and samples without seconds, all weights."""
+def outcome(root: Path, *, newest_save_point: bool = False) -> dict[str, Any]:
+    """Return the outputs that must be equal: metrics and samples without seconds, all weights.
+
+    With `newest_save_point`, weights of earlier save points are left out.
+    """
     rows, samples = (
         [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
         for file in (root / "run/metrics.jsonl", root / "run/samples.jsonl")
     )
-    files = sorted([*root.glob("run/weights/**/*"), *root.glob("run/save/*/TrainingSession/*")])
+    save_points = sorted(root.glob("run/save/*/TrainingSession"))
+    if newest_save_point:
+        save_points = save_points[-1:]
+    saved = chain.from_iterable(folder.iterdir() for folder in save_points)
+    files = sorted([*root.glob("run/weights/**/*"), *saved])
     tensors = [file for file in files if file.suffix in (".npz", ".safetensors")]
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in tensors]
     learnt = any(row.get("grad_norm") for row in rows)

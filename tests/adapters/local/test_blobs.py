@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -122,6 +123,15 @@ def test_no_link_escapes_the_root(tmp_path: Path) -> None:
                 call(name)
     assert blobs.list() == []
     assert (outside / "secret").read_bytes() == b"s"
+
+
+def test_a_pipe_is_refused_instead_of_read(tmp_path: Path) -> None:
+    (tmp_path / "runs/run/save").mkdir(parents=True)
+    os.mkfifo(tmp_path / "runs/run/save/000001.json")
+    blobs = LocalBlobs(str(tmp_path / "runs"))
+    for act in (blobs.read, blobs.locate, blobs.delete):
+        with pytest.raises(RunFailed, match=r"000001.json is a pipe, socket or device"):
+            act("run/save/000001.json")
 
 
 def test_root_may_be_a_link(tmp_path: Path) -> None:

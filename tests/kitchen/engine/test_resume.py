@@ -405,19 +405,24 @@ def test_forged_save_points_delete_nothing_elsewhere() -> None:
     assert len(blobs.list("other/weights/final/")) == 2
 
 
-def test_run_fails_without_an_intact_save_point() -> None:
-    recipe, blobs = BASIC.model_copy(update={"save_every": 2}), FakeBlobs()
+def test_a_run_without_an_intact_save_point_can_be_replayed() -> None:
+    recipe, blobs, whole = BASIC.model_copy(update={"save_every": 2}), FakeBlobs(), FakeBlobs()
     with pytest.raises(Killed):
         cook(recipe, blobs, KillAt(60))
     for name in blobs.list("run/save/"):
         if name.endswith("weights.npz"):
             damage(blobs, name)
     with pytest.raises(
-        RunFailed, match="there is no earlier save point, so start a new run"
+        RunFailed, match=r"to replay from the start, delete [^ ]+/save and resume"
     ) as error:
         cook(recipe, blobs)
     assert isinstance(error.value.__cause__, CorruptCheckpoint)
     assert read_run(blobs, "run")["status"] == "failed"
+    for name in blobs.list("run/save/"):
+        blobs.delete(name)
+    cook(recipe, blobs)
+    cook(recipe, whole)
+    assert outcome(blobs) == outcome(whole)
 
 
 @pytest.mark.parametrize(
