@@ -303,7 +303,7 @@ class _Family:
             if row["columns"].get(column) is None:
                 known = did_you_mean(column, row["columns"])
                 raise ConfigError(
-                    f"cluster={column!r}: row {row.get('where') or row['item']} of set "
+                    f"--cluster {column}: row {row.get('where') or row['item']} of set "
                     f"{self.set!r} has no value in a column of this name; {known}"
                 )
         return [repr(row["columns"][column]) for row in rows]

@@ -53,6 +53,7 @@ def test_secrets_reach_no_file_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None
     order = Order(
         "recipes.sl_basic:SlBasic",
         {"model": f"path:{SECRET}"},
+        adapters={"blobs": "fake"},
         adapter_settings={"blobs": {"root": SECRET}},
     )
     data = FakeDatasets({"rows": {"train": rows, "held": rows}})

@@ -22,7 +22,7 @@ ROW = '{"prompt": "a", "completion": "b"}\n'
 FILES = {
     "four.jsonl": ROW * 4,
     "one.jsonl": ROW,
-    "question.jsonl": '{"question": "a"}\n' * 20,
+    "question.jsonl": "".join(f'{{"question": "a{number}"}}\n' for number in range(20)),
     "number.jsonl": ROW * 6 + '{"prompt": "a", "completion": 3}\n' + ROW * 13,
     "a_file": "",
     "shadowed/recipes/__init__.py": "",

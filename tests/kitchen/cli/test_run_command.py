@@ -99,14 +99,17 @@ def test_a_failed_run_names_stage_reason_and_command(here: Path, wrong: str, rea
     assert lines[at + 1].startswith(f"  why: {reason}")
     # a mistake of the stage's code, unlike a refusal of ours, has its line
     assert ("(recipes/soup.py:" in lines[at + 1]) == (wrong in ("disk", "bug"))
-    assert lines[at + 2].endswith(f": kitchen resume {only_run(here).name}")
+    # with the same code, only a cause outside of it can be gone
+    resume = f": kitchen resume {only_run(here).name}"
+    resumable = [line.endswith(resume) for line in lines[at + 2 :]]
+    assert any(resumable[:1]) == any(resumable) == (wrong == "disk")
     assert ("--debug" in shown) == (wrong == "bug")
 
 
 def test_a_stage_that_exits_fails_its_run() -> None:
     shown = output(1, "run", "recipes.soup", *FAKE, "wrong=exit")
     assert "SystemExit: 0" in shown
-    assert "kitchen resume soup-" in shown
+    assert "failed in recipes.soup > Boil" in shown
 
 
 def test_a_traceback_is_shown_with_debug_only() -> None:
@@ -216,11 +219,11 @@ def test_a_folder_that_cannot_be_written_ends_with_1(here: Path) -> None:
 def test_the_suggested_resume_command_works(
     here: Path, where: tuple[str, ...], options: str
 ) -> None:
-    shown = output(1, "run", "recipes.soup", *FAKE, "wrong=bug", *where)
+    shown = output(1, "run", "recipes.soup", *FAKE, "wrong=disk", *where)
     [command] = [line for line in shown.splitlines() if "kitchen resume" in line]
     assert command.endswith(options)
     words = shlex.split(command.split(": kitchen ")[1])
-    assert "half a pot" in output(1, *words)
+    assert "No space left on device" in output(1, *words)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,7 @@ def test_errors_that_a_resume_repeats_suggest_none(
 def test_a_run_in_memory_is_not_resumable() -> None:
     command = ("run", "recipes.soup", *FAKE, "--runs", "memory://soup")
     assert "record   memory://soup/soup-" in output(0, *command)
-    shown = output(1, *command, "wrong=bug")
+    shown = output(1, *command, "wrong=disk")
     assert "stored in memory" in shown
     assert "kitchen resume" not in shown
 

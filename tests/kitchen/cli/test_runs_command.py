@@ -30,7 +30,7 @@ def test_runs_are_listed_shown_and_resumed(here: Path) -> None:
     shown = output(0, "runs", "show", run, *where)
     assert "wrong    bug    command line" in shown
     assert "ZeroDivisionError: half a pot" in shown
-    assert f"kitchen resume {run} --runs pots" in output(1, "resume", run, *where)
+    assert "ZeroDivisionError: half a pot" in output(1, "resume", run, *where)
     assert "attempts  2" in output(0, "runs", "show", run, *where)
     assert f"did you mean '{run}'?" in output(2, "runs", "show", run[:-1], *where)
     assert f"there is no run '{run}'" in output(2, "resume", run)

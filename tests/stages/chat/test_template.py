@@ -389,7 +389,10 @@ def test_system_and_history_come_first(row: dict[str, Any], roles: str) -> None:
             "the row has the column 'system', but its messages begin with another system message",
         ),
         ({"messages": [ASK, ANSWER], "history": [["a", "b"]]}, "'messages' and 'history'"),
-        ({"prompt": "?", "completion": "!", "history": ["a", "b"]}, r"history\[0\] is not a pair"),
+        (
+            {"prompt": "?", "completion": "!", "history": ["a", "b"]},
+            r"history\[0\] is neither a pair",
+        ),
         ({"prompt": "?", "completion": "!", "system": 5}, "system is a number, not text"),
         (
             {"prompt": "?", "completion": "!", "tools": [TIMER], "functions": [TIMER]},
