@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_MARKER = ".kitchen-temporary"  # a file in each temporary folder
 
 
 def hold(descriptor: int) -> None:
@@ -32,29 +35,26 @@ def held(folder: Path) -> Iterator[None]:
 def temporary_folder(purpose: str) -> Iterator[Path]:
     """Yield a new temporary folder, and delete those that killed processes left for this purpose.
 
-    Its name is `kitchen-PURPOSE-...`, in the system's folder for temporary files.
+    Its name is `kitchen-PURPOSE-...`, in the system's folder for temporary files. A file inside
+    marks it as made here: other folders are not deleted, whatever their names.
     """
     prefix = f"kitchen-{purpose}-"
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        delete_if_unused(left)
-    folder, descriptor = _new_held_folder(prefix)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+        if _is_made_here(left, prefix):
+            delete_if_unused(left)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    with held(folder):
+        try:
+            (folder / _MARKER).touch()  # once it is locked
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _new_held_folder(prefix: str) -> tuple[Path, int]:
-    """Return a new temporary folder, locked by the descriptor."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix))
-        with suppress(FileNotFoundError):
-            descriptor = os.open(folder, os.O_RDONLY)
-            hold(descriptor)
-            if folder.is_dir():
-                return folder, descriptor
-            os.close(descriptor)  # another process deleted it before it was locked
+def _is_made_here(path: Path, prefix: str) -> bool:
+    random_part = path.name.removeprefix(prefix)
+    is_marked = os.path.isfile(path / _MARKER)  # Path.is_file raises for folders of other users
+    return is_marked and re.fullmatch("[a-z0-9_]{8}", random_part) is not None
 
 
 def delete_if_unused(path: Path) -> None:

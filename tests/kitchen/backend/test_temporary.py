@@ -67,3 +67,25 @@ def test_folders_of_living_processes_are_kept(root: Path) -> None:
         with temporary_folder("push"), temporary_folder("push"):
             assert (living / "weights").read_text() == "1"
         assert set(root.iterdir()) == {living, link, ours}
+
+
+def test_folders_that_others_made_are_kept(root: Path) -> None:
+    names = ("results", "abcd_123", "Results1", "abcd_1234", "a.b")
+    for name in names:
+        folder = root / f"kitchen-push-{name}"
+        folder.mkdir()
+        (folder / "mine.txt").write_text("1")
+    (root / "kitchen-push-archived").write_text("a file")
+    before = sorted(root.rglob("*"))
+    with temporary_folder("push"):
+        pass
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_renamed_folder_of_a_killed_process_is_kept(root: Path) -> None:
+    with process_with_folder(root, "push") as killed:
+        pass
+    kept = killed.rename(root / "kitchen-push-keep-these")
+    with temporary_folder("push"):
+        pass
+    assert (kept / "weights").read_text() == "1"
