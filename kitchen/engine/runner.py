@@ -90,9 +90,9 @@ class _Run:
                 log.warning(text, why=str(lost), run=self.name)
             except DamagedSavePoint as damage:
                 if store is None or not store.fall_back(damage):
-                    raise RunFailed(
-                        f"{damage}; to replay from the start, delete {self.name}/save and resume"
-                    ) from damage
+                    saved = self.ports[BlobStore].locate(f"{self.name}/save")
+                    text = f"{damage}; to replay from the start, delete {saved} and resume"
+                    raise RunFailed(text) from damage
 
     def save_points(self) -> SavePointStore | None:
         if BlobStore not in self.ports or not is_resumable(self.step):
