@@ -149,13 +149,13 @@ class RankAnswers(Stage):
         tasks: Tasks,
         blobs: BlobStore | None = None,
     ) -> tuple[RankedAnswers, Samples]:
-        check_not_empty(tasks)
+        chosen = self._chosen(tasks)
         weights = find_weights(self.model, client, blobs)
         tokenizer = models.tokenizer(weights.model)
         sets: dict[str, tuple[RankedPair, ...]] = {}
         with closing(client.sampler(weights.source)) as sampler:
             runner = RolloutRunner(sampler, tokenizer, self.playing, render=self.render)
-            for name, indices in self._chosen(tasks).items():
+            for name, indices in chosen.items():
                 problems = [tasks.sets()[name][at] for at in indices]
                 seed = [self.seed, crc32(b"rank"), crc32(name.encode())]
                 rollouts = await runner.run(problems, self.ranking.tries, seed)
@@ -195,7 +195,17 @@ class RankAnswers(Stage):
         find_weights(self.model, client, blobs)
 
     def _chosen(self, tasks: Tasks) -> Mapping[str, Sequence[int]]:
-        """Return the indices of the problems to answer, by set; training problems are sampled."""
+        """Return the indices of the problems to answer, by set; training problems are sampled.
+
+        Raises DataError if there are none, and for a set whose metric would have the name of the
+        training data's.
+        """
+        check_not_empty(tasks)
+        if "data" in tasks.held_out:
+            raise DataError(
+                "the held-out set 'data' would have the same metric as the training data, "
+                "data/comparisons: give the split another name"
+            )
         order = np.random.default_rng([self.seed, crc32(b"rank")]).permutation(len(tasks.train))
         train = sorted(order[: self.ranking.problems].tolist())
         held_out = {name: range(len(problems)) for name, problems in tasks.held_out.items()}
@@ -214,11 +224,6 @@ class BuildComparisons(Stage):
                 for pair in pairs
             ]
         train = sets.pop("")
-        if "data" in sets:
-            raise DataError(
-                "the held-out set 'data' would have the same metric as the training data, "
-                "data/comparisons: give the split another name"
-            )
         check_comparisons(train, sets)
         return Comparisons(train, sets), Metrics(
             {

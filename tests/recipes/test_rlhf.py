@@ -10,7 +10,9 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
+from kitchen import Kitchen
 from kitchen.artifacts.weights import find_weights
+from kitchen.engine.preview import preview
 from kitchen.errors import KitchenError
 from kitchen.runs.store import read_run
 from recipes.rlhf import Rlhf
@@ -34,6 +36,16 @@ DATA = FakeDatasets(
 )
 JUDGE = {"batch_size": 4, "epochs": 5, "learning_rate": 0.1}
 pytestmark = pytest.mark.usefixtures("letters")
+
+
+class SamplerCounter(TrainingWithoutTemplate):
+    """Training that counts the samplers that were opened."""
+
+    count = 0
+
+    def sampler(self, weights: Any) -> Any:
+        self.count += 1
+        return super().sampler(weights)
 
 
 @pytest.fixture(scope="module")
@@ -162,13 +174,6 @@ def test_a_data_set_of_preferences_is_learnt_from(blobs: FakeBlobs) -> None:
 
 
 def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None:
-    class SamplerCounter(TrainingWithoutTemplate):
-        count = 0
-
-        def sampler(self, weights: Any) -> Any:
-            self.count += 1
-            return super().sampler(weights)
-
     rows = [
         {
             "messages": [
@@ -191,6 +196,17 @@ def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None
             blobs=blobs,
             name="unread",
         )
+    assert training.count == 0
+
+
+def test_a_set_called_data_is_refused_before_sampling(blobs: FakeBlobs) -> None:
+    training = SamplerCounter(blobs)
+    data = FakeDatasets({"named": {"train": ROWS, "held": ROWS[:4], "data": ROWS[:4]}})
+    recipe = Rlhf(model="run:warm-start", dataset="named", steps=1)
+    with pytest.raises(KitchenError, match="the held-out set 'data' would have the same metric"):
+        list(preview(recipe.workflow(), Kitchen(training, data, None, blobs).ports()))
+    with pytest.raises(KitchenError, match="the held-out set 'data' would have the same metric"):
+        kitchen.run(recipe, training=training, datasets=data, blobs=blobs, name="named")
     assert training.count == 0
 
 
