@@ -41,7 +41,7 @@ class Settings:
         if named and not count:
             raise BackendError(
                 f"training.device={self.device}: torch finds no CUDA device here; "
-                "--set training.device=cpu, or install a torch built for CUDA"
+                "set training.device=cpu, or install a torch built for CUDA"
             )
         if named and int(self.device.partition(":")[2] or 0) >= count:
             raise BackendError(
@@ -58,7 +58,7 @@ class Settings:
         if missing:
             raise BackendError(
                 f"training.quantization={self.quantization} needs {' and '.join(missing)}, "
-                "which is not available here; --set training.quantization=none"
+                "which is not available here; set training.quantization=none"
             )
 
     def __post_init__(self) -> None:

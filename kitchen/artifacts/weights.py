@@ -206,7 +206,7 @@ def _save_points(
 ) -> Sequence[Checkpoint]:
     """Return the weights in training at the save points that a run still has.
 
-    A damaged one is skipped with a warning if another one is intact.
+    One with a damaged manifest is skipped with a warning if another manifest is intact.
     """
     prefix = f"{name.name}/save/"
     try:

@@ -25,7 +25,7 @@ SETTING = re.compile(r"(?<![\w.{}/<-])([a-z_]+(?:\.[a-zA-Z_]+)*)=([^\s,;:)`&]+)"
 # names before "=" that are no settings: of Python, of files and addresses, and of loss_options
 OTHERS = {
     *("safe_serialization", "r", "br", "t", "sep", "revision", "floor", "clip_low_threshold"),
-    *("lora_dropout", "clip_high_threshold"),
+    *("cluster", "clip_high_threshold"),
 }
 CLASSES = list({cls: None for cls, _ in RECIPES.values()})
 HELD_BY_TEXTS = "{}"  # a value that is known at run time only

@@ -100,7 +100,7 @@ def checkpoint_activations(model: Any) -> None:
     if not layers:
         raise BackendError(
             f"checkpointing: a {type(model).__name__} has no layers to checkpoint; "
-            "--set training.checkpointing=false"
+            "set training.checkpointing=false"
         )
     for layer in layers:
         layer.forward = partial(

@@ -219,7 +219,7 @@ def _forward_mode(base: BaseModel, lora: Lora) -> ForwardMode:
         return base.mode
     if base.mode == ForwardMode.SEQUENTIAL:
         raise BackendError(
-            f"lora_dropout={lora.dropout} is not supported for a {type(base.model).__name__}, "
-            "which the local engine computes one sequence at a time; set dropout to 0"
+            f"dropout is {lora.dropout}, but is not supported for a {type(base.model).__name__}, "
+            "which the local engine computes one sequence at a time: set dropout to 0"
         )
     return ForwardMode.PACKED

@@ -138,9 +138,9 @@ def test_invalid_lora_settings_are_refused(lora: Lora, client: Callable[..., Pef
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the hardware has it")
 def test_missing_hardware_is_named(client: Callable[..., PeftTraining]) -> None:
-    with pytest.raises(BackendError, match="a CUDA device"):
+    with pytest.raises(BackendError, match=r"; set training.quantization=none"):
         client(quantization="4bit").open("tiny", Lora())
-    with pytest.raises(BackendError, match="device=cuda"):
+    with pytest.raises(BackendError, match=r"training.device=cuda: .*; set training.device=cpu,"):
         client(device="cuda").open("tiny", Lora())
 
 
