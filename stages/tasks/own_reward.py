@@ -16,6 +16,7 @@ from kitchen.ports.datasets import Row
 from kitchen.ports.environments import StepResult
 from stages.chat.conversations import Conversation, Message, parse_conversation
 from stages.chat.items import recorded_columns
+from stages.chat.row_fields import REASONING, REFUSED_IN_ROWS, ROW_WEIGHTS
 from stages.tasks.step_results import (
     call_function,
     check_reward,
@@ -24,6 +25,10 @@ from stages.tasks.step_results import (
 )
 
 _ROW, _REFERENCE = "row", "reference"  # parameters that are not columns
+# columns that a reward function may read, although they are refused or mean something else in
+# training: those that it names, and without a name, those that only matter in training
+_READ_BY_NAME = frozenset({*REFUSED_IN_ROWS, *REASONING, "label"})
+_READ_FROM_ROW = frozenset({*ROW_WEIGHTS, "loss_mask", "mask", *REASONING})
 _NO_ANSWER = "-"  # stands for the answer of a row that has none, while it is parsed
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -54,9 +59,17 @@ class RewardFunction:
         return {name: value for name, value in columns.items() if name != self.answer}
 
     def parse(self, row: Row, where: str) -> Conversation:
-        """Parse a row as `parse_question` does; raises DataError if it lacks a column, too."""
+        """Parse a row as `parse_question` does; raises DataError if it lacks a column, too.
+
+        A column that only the function reads, such as `weight`, is not refused.
+        """
         self.arguments(row, where)
-        return parse_question(row, where)
+        parameters = {*self.required, *self.optional}
+        read = _READ_BY_NAME & parameters
+        if self.takes_all or _ROW in parameters:
+            read |= _READ_FROM_ROW
+        asked = {name: value for name, value in row.items() if name not in read}
+        return replace(parse_question(asked, where), columns=recorded_columns(row))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.ports.environments import StepResult
 from stages.data import DataConfig
 from stages.tasks.own_reward import find_reward, parse_question
+from stages.tasks.rewards import Question
 from stages.tasks.tasks import LoadTasks, Tasks
 
 HERE = __name__
@@ -154,3 +155,48 @@ def test_row_needs_no_answer(row: dict[str, Any], prompt: str, answer: str) -> N
 def test_row_without_a_question_is_an_error() -> None:
     with pytest.raises(DataError, match="no known format"):
         parse_question({"must": ["basil"]}, "row 1")
+
+
+def by_named(
+    answer: str, weight: float, reasoning: str, documents: list[str], label: bool
+) -> float:
+    return weight * len(documents) + len(reasoning) + label
+
+
+def by_rest(answer: str, **columns: Any) -> float:
+    return float(columns["weight"])
+
+
+def by_whole_row(answer: str, row: Mapping[str, Any]) -> float:
+    return float(row["loss_weight"]) * len(row["mask"])
+
+
+READ = {"weight": 0.5, "reasoning": "off", "documents": ["a", "b"], "label": False}
+
+
+@pytest.mark.parametrize(
+    ("function", "columns", "expected"),
+    [
+        ("by_named", READ, 4),
+        ("by_rest", {"weight": 2, "thinking": True}, 2),
+        ("by_whole_row", {"loss_weight": 3, "mask": [1, 1], "thought": "on"}, 6),
+    ],
+)
+@pytest.mark.parametrize(
+    "asked", [{"prompt": "Hi?"}, {"messages": [{"role": "user", "content": "Hi?"}]}]
+)
+def test_columns_that_only_the_function_reads(
+    function: str, columns: dict[str, Any], expected: float, asked: dict[str, Any]
+) -> None:
+    task = load(function, [{**asked, **columns, "id": at} for at in range(2)]).train[0]
+    assert isinstance(task, Question)
+    assert [message["content"] for message in task.messages] == ["Hi?"]
+    assert asyncio.run(task.env().step("yes")).reward == expected
+    assert set(columns) - {"mask", "documents"} <= set(task.columns)
+
+
+def test_columns_that_the_function_does_not_read_are_refused() -> None:
+    with pytest.raises(DataError, match="the column 'weight' is not supported"):
+        load("abstain", [{**row, "weight": 0.5} for row in ROWS])
+    with pytest.raises(DataError, match="the column 'images' is not supported"):
+        load("by_row", [{**row, "images": ["a.png"]} for row in ROWS])
