@@ -42,7 +42,6 @@ def parse_choices(row: Row, where: str) -> tuple[str, tuple[str, ...], str] | No
     for column in ("answer", "answerKey"):
         if row.get(column) is not None:
             index = _index_of(row[column], column, choices, labels, where)
-            _check_one_right(choices, choices[index], where)
             return question, choices, choices[index]
     raise DataError(
         f"{where}: the row has {question!r} and 'choices', but 'answer' is missing: the index of "
@@ -50,23 +49,13 @@ def parse_choices(row: Row, where: str) -> tuple[str, tuple[str, ...], str] | No
     )
 
 
-def _check_one_right(choices: Sequence[str], right: str, where: str) -> None:
-    """Raise DataError if the right choice is there more than once."""
-    if [choice.strip() for choice in choices].count(right.strip()) > 1:
-        raise DataError(
-            f"{where}: choices has the right one, {right!r}, more than once, so every model would "
-            "be right; remove the repetition, or drop the row"
-        )
-
-
-def choices_around(row: Row, answer: str, where: str) -> tuple[str, ...]:
+def choices_around(row: Row, answer: str) -> tuple[str, ...]:
     """Return the choices of a row whose answer is in another column, if it is one of them."""
     choices = row.get("choices")
     if not isinstance(choices, list | tuple) or answer not in choices:
         return ()
     if not all(isinstance(choice, str) for choice in choices):
         return ()
-    _check_one_right(choices, answer, where)
     return tuple(choices)
 
 

@@ -17,6 +17,7 @@ from stages.chat.prefill import before_answer, check_prefills
 from stages.chat.row_columns import (
     check_columns,
     check_format_supported,
+    check_no_thought_beside,
     is_filled,
     template_inputs,
     with_system_and_history,
@@ -97,7 +98,7 @@ def parse_conversation(row: Row, where: str) -> Conversation:
         if all(row.get(field) is not None for field in fields):
             first, others = split_answers(row, fields)
             conversation = parse(first, where)
-            choices = choices_around(row, conversation.messages[-1].content, where)
+            choices = choices_around(row, conversation.messages[-1].content)
             conversation = replace(conversation, other_answers=others, choices=choices)
             return _with_columns(conversation, row, where)
     if found := parse_choices(row, where):
@@ -119,8 +120,8 @@ def parse_conversation(row: Row, where: str) -> Conversation:
 def _with_columns(conversation: Conversation, row: Row, where: str) -> Conversation:
     """Return the conversation with the system message, history and inputs of other columns."""
     messages = with_thought(conversation.messages, row, where)
-    _check_prefills(messages, where)
     messages = with_system_and_history(messages, row, where)
+    _check_prefills(messages, where)
     added = len(messages) - len(conversation.messages)
     return replace(
         conversation,
@@ -169,6 +170,7 @@ def _check_incomplete(row: Row, where: str) -> None:
 
 def parse_rejected(row: Row, chosen: Conversation, where: str) -> Conversation | None:
     """Parse the worse answer beside a row that has the better one, as ms-swift has it, if any."""
+    check_no_thought_beside(row, ("rejected_response", "rejected_messages"), where)
     if is_filled(row, "rejected_messages"):
         messages = _message_list(row, "rejected_messages", where)
         return _with_columns(_build(messages, where), row, where)
@@ -256,7 +258,6 @@ def _with_prefill(history: Sequence[Message], prompt: Sequence[Message]) -> Sequ
 
 
 def _build(messages: tuple[Message, ...], where: str, prompt_length: int = 0) -> Conversation:
-    _check_prefills(messages, where)
     roles = [message.role for message in messages]
     if "assistant" not in roles:
         raise DataError(

@@ -17,7 +17,7 @@ from stages.chat.conversations import Conversation
 from stages.chat.joining import encode_continuation, starts_with
 from stages.chat.left_out import missing_text, padded_answer, short
 from stages.chat.messages import Message, message_to_dict
-from stages.chat.row_fields import REASONING
+from stages.chat.row_fields import FLAGS, REASONING
 from stages.chat.template import render_by_template, text_by_template
 
 TrainOn = Literal[
@@ -94,7 +94,7 @@ def _check_marks(conversation: Conversation, train_on: TrainOn) -> None:
     if train_on == "all_tokens" and excluded:
         raise DataError(
             f"{conversation.where}: train_on is 'all_tokens', but a message is marked as not to be "
-            "trained on (trainable, train, training or weight); set "
+            f"trained on (by one of {', '.join(FLAGS)}); set "
             "rendering.train_on=all_messages, or leave the field out"
         )
 

@@ -158,12 +158,13 @@ def _flag_of(item: Mapping[str, Any], role: str, place: str, where: str) -> bool
         if value is None:
             continue
         if not isinstance(value, bool):
-            wanted = "0 or 1" if name in WEIGHTS else "true or false"
+            wanted = "0, 1, true or false" if name in WEIGHTS else "true or false"
             raise DataError(f"{where}: {place}.{name} is {kind_of(value)}, not {wanted}")
         if value and name in WEIGHTS and role != "assistant":
             raise DataError(
-                f"{where}: {place}.{name} is 1, but only messages of the assistant have a weight; "
-                f"to train on a message with the role {role!r}, write 'train': true instead"
+                f"{where}: {place}.{name} is {json.dumps(item[name])}, but only messages of the "
+                f"assistant can be marked with {name!r}; to train on a message with the role "
+                f"{role!r}, write 'train': true instead"
             )
         flags[name] = not value if name == "masked" else value
     if len(set(flags.values())) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,11 +37,11 @@ def check_prefills(messages: Sequence[Message], *, answered: bool) -> None:
             continue
         problem = _problem(message, answer)
         if answer is None and answered:
-            problem = "nothing continues it; add the answer as another message of the assistant"
+            problem = "the answer is missing; add it as another message of the assistant"
         if problem:
             raise DataError(
-                f"message {index} (assistant) is a prefill, which the answer continues: it is the "
-                f"last of the prompt, or has 'prefix': true. But {problem}"
+                f"message {index} (assistant) cannot be continued: {problem}. It is a prefill: "
+                "the last message of the prompt, or one with 'prefix': true"
             )
 
 
@@ -48,7 +49,7 @@ def _problem(prefill: Message, answer: Message | None) -> str:
     """Return why a message cannot be continued by the answer; empty if it can."""
     thoughts = [name for name in REASONING if name in prefill.fields]
     if "tool_calls" in prefill.fields:
-        return "it has tool calls; add the message of the tool behind it"
+        return "it has tool calls, so a message of the tool must follow"
     if thoughts and not prefill.content:
         return (
             f"it has no content, only {thoughts[0]!r}; write the thought as content: '<think>...'"
@@ -88,12 +89,14 @@ def json_prefill(prefill: str, answer: str) -> str:
 
     It may begin with a code fence.
     """
-    starts = [prefill.find(mark) for mark in ("```", "{") if mark in prefill]
-    if not starts or _is_object(answer):
+    if _is_object(answer):
         return ""
-    beginning = prefill[min(starts) :]
-    body = (beginning + answer).strip().removesuffix("```")
-    return beginning if _is_object(body.removeprefix("```json").removeprefix("```")) else ""
+    for start in re.finditer(r"```|\{", prefill):
+        beginning = prefill[start.start() :]
+        body = (beginning + answer).strip().removesuffix("```")
+        if _is_object(body.removeprefix("```json").removeprefix("```")):
+            return beginning
+    return ""
 
 
 def _is_object(text: str) -> bool:

@@ -30,6 +30,9 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 # of a JSON schema, the keys for which null is a value; elsewhere, tables of Parquet have null for
 # keys that other rows have
 _NULLABLE = ("default", "const")
+# texts of columns that switch thinking on or off, or set its effort
+_SWITCHES = ("on", "off", "true", "false", "yes", "no", "1", "0", "enabled", "disabled")
+_EFFORTS = ("none", "null", "auto", "minimal", "low", "medium", "high")
 
 
 def check_columns(row: Row, where: str, refused: Mapping[str, str] = REFUSED_IN_ROWS) -> None:
@@ -89,23 +92,47 @@ def with_thought(messages: Sequence[Message], row: Row, where: str) -> tuple[Mes
     name = _one_of(row, REASONING, where)
     if not name:
         return tuple(messages)
-    rename = f"rename the column (reading.columns.{name}=other)"
-    columns = ("messages", "conversations", "chosen", "rejected")
-    beside = [column for column in columns if is_filled(row, column)]
-    if beside:
-        raise DataError(
-            f"{where}: the row has the column {name!r} beside {beside[0]!r}; write the thought "
-            f"into its message, as the field {name!r}, or {rename}"
-        )
+    thought = _parse_thought(row, name, where)
+    check_no_thought_beside(row, ("messages", "conversations", "chosen", "rejected"), where)
     *prompt, answer = messages
     has_thought = "<think>" in answer.content or any(field in answer.fields for field in REASONING)
     if has_thought or answer.role != "assistant":
         raise DataError(
             f"{where}: the row has the column {name!r}, but its answer has a thought, too, or does "
-            f"not end with a message of the assistant; keep one thought, or {rename}"
+            f"not end with a message of the assistant; keep one thought, or {_renamed(name)}"
         )
-    fields = {**answer.fields, name: parse_text(row[name], name, where)}
-    return (*prompt, replace(answer, fields=fields))
+    return (*prompt, replace(answer, fields={**answer.fields, name: thought}))
+
+
+def check_no_thought_beside(row: Row, columns: Sequence[str], where: str) -> None:
+    """Raise DataError for a thought in a column of its own if one of `columns` is filled, too."""
+    name = _one_of(row, REASONING, where)
+    beside = [column for column in columns if is_filled(row, column)]
+    if name and beside:
+        raise DataError(
+            f"{where}: the row has the column {name!r} beside {beside[0]!r}; write the thought "
+            f"into its message, as the field {name!r}, or {_renamed(name)}"
+        )
+
+
+def _parse_thought(row: Row, name: str, where: str) -> str:
+    """Return the thought in a column; raises DataError for one that switches thinking instead."""
+    value = row[name]
+    if not isinstance(value, str):
+        raise DataError(
+            f"{where}: {name} is {kind_of(value)}, not text. If it is not the thought of the "
+            f"answer, {_renamed(name)}; otherwise make it text"
+        )
+    if value.strip().lower() in (*_SWITCHES, *_EFFORTS):
+        raise DataError(
+            f"{where}: {name} is {value!r}, which is a setting, not the thought of the answer; "
+            f"{_renamed(name)}"
+        )
+    return parse_text(value, name, where)
+
+
+def _renamed(name: str) -> str:
+    return f"rename the column (reading.columns.{name}=other)"
 
 
 def _one_of(row: Row, names: Sequence[str], where: str) -> str:

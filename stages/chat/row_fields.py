@@ -85,7 +85,8 @@ _ROWS = (
             "row",
             used_by,
             "supported",
-            "the thought of the answer, as in a message; an error beside messages",
+            "the thought of the answer, as in a message; an error beside messages and pairs of "
+            "answers, and for values such as `true`, `off` or `high`",
         )
         for name, used_by in (
             ("reasoning_content", "ms-swift, Axolotl"),

@@ -196,7 +196,7 @@ def check_no_template_needed(messages: Sequence[Message], inputs: TemplateInputs
     for name in (*names, *fields):
         raise DataError(
             f"{name!r} is rendered by a chat template, but this model has none, or "
-            "rendering.chat=false: choose an instruct model, or remove the field"
+            f"rendering.chat=false: choose an instruct model, or remove the field{_if_column(name)}"
         )
 
 
@@ -209,13 +209,15 @@ def _groups(message: Message) -> list[tuple[str, ...]]:
     return [thoughts, *others] if thoughts else [*others]
 
 
+def _if_column(name: str) -> str:
+    """Return the fix for a field that comes from a column of the row."""
+    return f" (if it is a column: reading.columns.{name}=other)" if name in REASONING else ""
+
+
 def _left_out(name: str, index: int, message: Message) -> DataError:
-    fix = "choose a model whose template reads it, or remove the field"
+    fix = f"choose a model whose template reads it, or remove the field{_if_column(name)}"
     if name in REASONING:
-        fix += (
-            f" (if it is a column: reading.columns.{name}=other); a thought can also be part of "
-            "the content"
-        )
+        fix += "; a thought can also be part of the content"
     return DataError(
         f"the chat template leaves out {name!r} of message {index} ({message.role}), so it would "
         f"be ignored: {fix}"

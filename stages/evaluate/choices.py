@@ -68,13 +68,20 @@ CHOICE_MEASURES: Mapping[tuple[str, str], Callable[[ScoredChoices], float]] = Ma
 
 
 def check_choices(conversations: Sequence[Conversation]) -> None:
-    """Raise DataError for a row without choices."""
+    """Raise DataError for a row without choices, or whose right choice is there twice."""
     for conversation in conversations:
         if not conversation.choices:
             raise DataError(
                 f"{conversation.where}: evaluation.metric=choice: the row has no choices; add "
                 "'choices', a list of texts, and 'answer', the index, the label or the text of "
                 "the right one"
+            )
+        right = answer_content(conversation)
+        if [choice.strip() for choice in conversation.choices].count(right.strip()) > 1:
+            raise DataError(
+                f"{conversation.where}: evaluation.metric=choice: choices has the right one, "
+                f"{right!r}, more than once, so the score would mean nothing; remove the "
+                "repetition, or drop the row"
             )
 
 

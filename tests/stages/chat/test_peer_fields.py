@@ -11,6 +11,7 @@ from kitchen.errors import DataError
 from stages.chat.conversations import parse_conversation
 from stages.chat.masks import trained_messages
 from stages.chat.messages import parse_message
+from stages.chat.row_fields import FLAGS
 from stages.preference.comparisons import comparison
 
 ASK = {"role": "user", "content": "Who?"}
@@ -51,9 +52,9 @@ def test_a_flag_of_peers_selects_a_message(field: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("field", "problem"),
     [
-        ({"loss": 0.5}, r"messages\[1\].loss is a number, not 0 or 1"),
-        ({"loss_weight": 2}, r"messages\[1\].loss_weight is a number, not 0 or 1"),
-        ({"loss_mask": [0, 1]}, r"messages\[1\].loss_mask is a list, not 0 or 1"),
+        ({"loss": 0.5}, r"messages\[1\].loss is a number, not 0, 1, true or false"),
+        ({"loss_weight": 2}, r"messages\[1\].loss_weight is a number, not 0, 1, true or false"),
+        ({"loss_mask": [0, 1]}, r"messages\[1\].loss_mask is a list, not 0, 1, true or false"),
         ({"masked": "yes"}, r"messages\[1\].masked is text, not true or false"),
         ({"masked": 1}, r"messages\[1\].masked is a number, not true or false"),
         ({"loss": True, "train": False}, "contradict"),
@@ -64,6 +65,21 @@ def test_a_flag_of_peers_selects_a_message(field: Mapping[str, Any]) -> None:
 def test_a_flag_that_is_no_flag_is_refused(field: Mapping[str, Any], problem: str) -> None:
     with pytest.raises(DataError, match=f"rows.jsonl:1: .*{problem}"):
         parse({"messages": [ASK, {**GOOD, **field}]})
+
+
+@pytest.mark.parametrize(("field", "shown"), [({"loss": True}, "true"), ({"loss_mask": 1}, "1")])
+def test_a_mark_on_a_user_message_is_refused(field: Mapping[str, Any], shown: str) -> None:
+    [name] = field
+    problem = rf"messages\[0\].{name} is {shown}, but only .* can be marked with '{name}'"
+    with pytest.raises(DataError, match=f"rows.jsonl:1: {problem}"):
+        parse({"messages": [{**ASK, **field}, GOOD]})
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_an_excluded_message_names_the_flags(name: str) -> None:
+    row = parse({"messages": [ASK, {**BAD, name: name == "masked"}, ASK, GOOD]})
+    with pytest.raises(DataError, match=rf"rows.jsonl:1: .*\(by one of .*{name}.*\)"):
+        trained_messages(row, "all_tokens")
 
 
 @pytest.mark.parametrize("weight", [1, 1.0, "1", None, True])
@@ -106,10 +122,32 @@ def test_a_thought_without_a_clear_message_is_refused(row: Mapping[str, Any], pr
         parse(row)
 
 
-def test_a_thought_beside_a_pair_is_refused() -> None:
-    row = {"prompt": "Who?", "chosen": "Ann", "rejected": "Bob", "reasoning": "Hm."}
-    with pytest.raises(DataError, match=r"rows.jsonl:1: .*'reasoning' beside 'chosen'"):
-        comparison(row, "rows.jsonl:1")
+@pytest.mark.parametrize("name", ["reasoning", "thinking"])
+@pytest.mark.parametrize("value", [True, False, 1, "off", "ON", "False", " yes", "high", {"a": 1}])
+def test_a_setting_is_no_thought(name: str, value: Any) -> None:
+    for row in (PAIR, {"messages": [ASK, GOOD]}, {"instruction": "Who?", "output": "Ann"}):
+        with pytest.raises(DataError, match=rf"rows.jsonl:1: {name} is .*{name}=other"):
+            parse({**row, name: value})
+
+
+@pytest.mark.parametrize("value", ["Turn it off.", "Yes, Ann.", "Hm"])
+def test_a_short_text_is_a_thought(value: str) -> None:
+    assert parse({**PAIR, "reasoning": value}).messages[-1].fields == {"reasoning": value}
+
+
+@pytest.mark.parametrize(
+    ("beside", "row"),
+    [
+        ("chosen", {"prompt": "Who?", "chosen": "Ann", "rejected": "Bob"}),
+        ("rejected_response", {**PAIR, "rejected_response": "Bob"}),
+        ("rejected_response", {"instruction": "Who?", "output": "Ann", "rejected_response": BAD}),
+        ("rejected_messages", {**PAIR, "rejected_messages": [ASK, BAD]}),
+    ],
+)
+@pytest.mark.parametrize("name", ["reasoning", "thought"])
+def test_a_thought_beside_a_pair_is_refused(beside: str, row: Mapping[str, Any], name: str) -> None:
+    with pytest.raises(DataError, match=rf"rows.jsonl:1: .*'{name}' beside '{beside}'"):
+        comparison({**row, name: "Hm."}, "rows.jsonl:1")
 
 
 @pytest.mark.parametrize(
@@ -225,22 +263,3 @@ def test_no_hint_where_renaming_cannot_help(row: Mapping[str, Any]) -> None:
     with pytest.raises(DataError, match=r"rows.jsonl:1: no known format") as caught:
         parse(row)
     assert "reading.columns" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"question": "?", "choices": ["salt", "salt"], "answer": 0},
-        {"question": "?", "choices": ["salt", "rice", "salt "], "answer": "C"},
-        {"question": "?", "choices": {"text": ["a", "a"], "label": ["1", "2"]}, "answerKey": "2"},
-        {"prompt": "?", "completion": "salt", "choices": ["salt", "rice", "salt"]},
-    ],
-)
-def test_a_right_choice_that_is_there_twice_is_refused(row: Mapping[str, Any]) -> None:
-    with pytest.raises(DataError, match=r"rows.jsonl:1: choices has the right one"):
-        parse(row)
-
-
-def test_a_wrong_choice_may_be_there_twice() -> None:
-    row = {"question": "?", "choices": ["salt", "salt", "basil"], "answer": 2}
-    assert parse(row).choices == ("salt", "salt", "basil")

@@ -116,7 +116,7 @@ def test_a_prefill_may_be_an_unfinished_thought(prefill: str, answer: str, expec
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
-        ([ASK, {**PREFILL, "prefix": True}], "nothing continues it"),
+        ([ASK, {**PREFILL, "prefix": True}], "the answer is missing"),
         ([ASK, {**PREFILL, "prefix": True}, ASK, ANSWER], "has the role 'user'"),
         ([ASK, {**PREFILL, "prefix": True, "train": True}, ANSWER], "marked to be trained on"),
         ([ASK, {**PREFILL, "prefix": "It"}, ANSWER], r"messages\[1\].prefix is text"),
@@ -129,10 +129,20 @@ def test_a_prefill_that_cannot_be_continued(messages: Any, problem: str) -> None
         parse_conversation({"messages": messages}, "rows.jsonl:1")
 
 
+def test_a_prefill_in_the_history_is_checked() -> None:
+    row: dict[str, Any] = {"prompt": "Who?", "completion": "Ann"}
+    marked = {**PREFILL, "prefix": True}
+    for history in ([ASK, marked], [ASK, marked, ASK, ANSWER], [["Hi?", "Ho"], ASK, marked]):
+        with pytest.raises(DataError, match=r"rows.jsonl:1: .*has the role 'user'"):
+            parse_conversation({**row, "history": history}, "rows.jsonl:1")
+    continued = parse_conversation({**row, "history": [ASK, marked, ANSWER]}, "rows.jsonl:1")
+    assert [message.prefix for message in continued.messages] == [False, True, *[False] * 3]
+
+
 def test_a_prompt_that_ends_with_a_tool_call_is_refused() -> None:
     call = {"type": "function", "function": {"name": "timer", "arguments": {}}}
     called = {"role": "assistant", "content": "", "tool_calls": [call]}
-    with pytest.raises(DataError, match=r"rows.jsonl:1: message 1 .*tool calls"):
+    with pytest.raises(DataError, match=r"rows.jsonl:1: message 1 .*message of the tool must"):
         parse_conversation({"prompt": [ASK, called], "completion": "Yes"}, "rows.jsonl:1")
     tool = {"role": "tool", "content": "done"}
     row = {"prompt": [ASK, called], "completion": [tool, ANSWER]}
@@ -213,6 +223,10 @@ def test_rollouts_start_from_the_prefill_of_a_row() -> None:
         ("{", '"a": 1}', "{"),
         ('```json\n{"a":', " 1}\n```", '```json\n{"a":'),
         ("Here it is: {", '"a": 1}', "{"),
+        ("Fill in {name}: {", '"a": 1}', "{"),
+        ("Such as ```{}```: {", '"a": {"b": 2}}', "{"),
+        ("For {x}:\n```json\n{", '"a": 1}\n```', "```json\n{"),
+        ("{name}: ", "Ann", ""),
         ("{", '{"a": 1}', ""),
         ("It is", " Ann", ""),
         ("", '{"a": 1}', ""),

@@ -213,7 +213,7 @@ def test_flags_precede_train_on(flag: str) -> None:
     ("message", "problem"),
     [
         ({**ANSWER, "train": "no"}, "train is text, not true or false"),
-        ({**ANSWER, "weight": 0.5}, "weight is a number, not 0 or 1"),
+        ({**ANSWER, "weight": 0.5}, "weight is a number, not 0, 1, true or false"),
         ({**ASK, "weight": 1}, "weight is 1, but only messages of the assistant"),
         ({**ANSWER, "weight": 1, "train": False}, "contradict each other"),
     ],
@@ -363,6 +363,13 @@ def test_inputs_need_a_chat_template(extra: dict[str, Any], name: str) -> None:
         RenderDataset().datums(row, PlainTokenizer())
     with pytest.raises(DataError, match=match):
         prompt_tokens(row, PlainTokenizer(), RenderDataset())
+
+
+@pytest.mark.parametrize("name", ["reasoning", "thought"])
+def test_a_thought_without_a_template_may_be_another_column(name: str) -> None:
+    row = parse_conversation({"prompt": "?", "completion": "!", name: "Hm."}, "rows:6")
+    with pytest.raises(DataError, match=rf"^rows:6: '{name}'.*reading\.columns\.{name}=other"):
+        RenderDataset(chat=False).datums(row, PlainTokenizer())
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut
 from stages.evaluate.before_after import CompareEvaluations, QualityGate
 from stages.evaluate.checkpoint_eval import EvaluateCheckpoint, LoadHeldOut, evaluation_report
-from stages.evaluate.choices import ScoredChoices
+from stages.evaluate.choices import ScoredChoices, check_choices
 from stages.evaluate.evaluation import (
     DecodingConfig,
     EvalConfig,
@@ -147,8 +147,8 @@ def test_only_wrong_choices_may_be_equal() -> None:
     row = {"prompt": "?", "choices": ["a", "b", "a"], "answer": 1}
     [scored] = evaluated(row, sampler=LetterSampler({"a": 0.0})).choices["held"]
     assert (scored.chosen, scored.expected) == ("a", "b")
-    with pytest.raises(DataError, match="rows:0: choices has the right one"):
-        parse_conversation({**row, "answer": 2}, "rows:0")
+    with pytest.raises(DataError, match=r"rows:0: .*choices has the right one"):
+        evaluated({**row, "answer": 2}, sampler=LetterSampler({"a": 0.0}))
 
 
 def test_row_without_choices_is_named() -> None:
@@ -207,3 +207,21 @@ def test_evaluate_scores_choices_of_a_data_set() -> None:
     assert {row["wanted"] for row in samples.rows} == {"basil", "sugar"}
     counts, *_ = stage.preview(client, client, held_out)
     assert ("answers in all", "0") in counts.rows
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "?", "choices": ["salt", "salt"], "answer": 0},
+        {"question": "?", "choices": ["salt", "rice", "salt "], "answer": "C"},
+        {"question": "?", "choices": {"text": ["a", "a"], "label": ["1", "2"]}, "answerKey": "2"},
+        {"prompt": "?", "completion": "salt", "choices": ["salt", "rice", "salt"]},
+    ],
+)
+def test_a_right_choice_that_is_there_twice_is_refused(row: Mapping[str, Any]) -> None:
+    conversation = parse_conversation(row, "rows:0")
+    with pytest.raises(DataError, match=r"rows:0: evaluation.metric=choice: choices has the right"):
+        check_choices([conversation])
+    with pytest.raises(DataError, match=r"rows:0: evaluation.metric=choice"):
+        CHOICE.metric_for([conversation])
+    assert EvalConfig(metric="text").metric_for([conversation]) == "text"
