@@ -406,13 +406,13 @@ def compare_many_unpaired(
 
     If Fligner and Killeen's test finds unequal variances, they are compared by Welch's analysis of
     variance and Games and Howell's test of pairs, else by the classical one and Tukey's. Kruskal
-    and Wallis's test, and Dunn's with Holm's correction, stand beside them.
+    and Wallis's test, and Dunn's with Holm's correction, stand beside them. Kruskal and Wallis's
+    replaces an analysis of variance that has no estimate of the noise of a group.
     """
     _check_many(scores)
     bounds = criteria.measure.bounds
     arrays = [checked(each, name, bounds=bounds, at_least=2) for name, each in scores.items()]
     unequal = fligner(arrays).p_value <= criteria.alpha
-    test = welch_anova(arrays) if unequal else anova(arrays)
     of_pairs = games_howell(arrays) if unequal else tukey(arrays)
     ranks = dunn(arrays)
     corrected = dict(zip(ranks, correct([each.p_value for each in ranks.values()]), strict=True))
@@ -429,10 +429,25 @@ def compare_many_unpaired(
             "epsilon squared": lambda: epsilon_squared(arrays, criteria.confidence),
         }
     )
-    found_why = "differ" if unequal else "do not differ detectably"
-    why = f"The items are not the same, and the variances {found_why} (Fligner and Killeen)."
+    test, why, beside = _overall_unpaired(arrays, unequal)
     method = next(iter(of_pairs.values())).method
-    return GroupComparison(test, why, pairs, method, (kruskal(arrays),), effects, undefined)
+    return GroupComparison(test, why, pairs, method, beside, effects, undefined)
+
+
+def _overall_unpaired(
+    arrays: Sequence[Array], unequal: bool
+) -> tuple[SignificanceResult, str, tuple[SignificanceResult, ...]]:
+    """Return the test whether any two of the arrays differ, why this one, and the one beside it."""
+    test, over_ranks = welch_anova(arrays) if unequal else anova(arrays), kruskal(arrays)
+    if test.statistic is None and over_ranks.statistic is not None:
+        why = (
+            "The items are not the same, and all scores of an evaluation are equal, so that an "
+            "analysis of variance is not defined."
+        )
+        return over_ranks, why, ()
+    found = "differ" if unequal else "do not differ detectably"
+    why = f"The items are not the same, and the variances {found} (Fligner and Killeen)."
+    return test, why, (over_ranks,)
 
 
 def _check_many(scores: Mapping[str, Scores]) -> None:

@@ -201,12 +201,10 @@ def share_items_needed(
     _check_shares(baseline=baseline, **{"baseline + difference": second})
     if difference == 0:
         raise ConfigError("difference=0 cannot be shown by any number of items")
+    _check_plan(baseline, difference, differ, paired)
     if differ is None:
         differ = baseline * (1 - second) + second * (1 - baseline)
-    if not abs(difference) <= differ <= 1:
-        raise ConfigError(
-            f"differ={differ} must lie between the difference, {abs(difference):g}, and 1"
-        )
+    differ = max(differ, abs(difference))  # up to rounding, it is at least that
 
     def has_power(n: int) -> bool:
         if not paired:
@@ -245,14 +243,16 @@ def plan_evaluation(
 
     A computed baseline is the highest below 0.5 at which n items show the difference: they show it
     at all lower ones too, and at those as close to 1. `differ` is that of `share_items_needed`.
+    Raises ConfigError for numbers that contradict each other.
     """
     given = {"n": n, "baseline": baseline, "difference": difference}
     missing = [name for name, value in given.items() if value is None]
     if len(missing) > 1:
         raise ConfigError(f"{' and '.join(missing)} are left out: only one of them is computed")
-    if n is not None and n < 1:
-        raise ConfigError(f"n={n} must be at least 1")
+    if n is not None and not 1 <= n <= MOST_ITEMS:
+        raise ConfigError(f"n={n:,} must lie between 1 and {MOST_ITEMS:,}")
     check_probability("power", power)
+    _check_plan(baseline, difference, differ, paired)
     found = EvaluationPlan(n, baseline, difference, power, alpha, paired, "power", differ)
     if n is None:
         assert baseline is not None
@@ -271,6 +271,34 @@ def plan_evaluation(
     return replace(found, power=_plan_power(found, n, baseline, difference))
 
 
+def _check_plan(
+    baseline: float | None, difference: float | None, differ: float | None, paired: bool
+) -> None:
+    """Raise ConfigError for a difference, or a share of items that differ, that cannot be."""
+    if baseline is not None:
+        _check_shares(baseline=baseline, **{"baseline + difference": baseline + (difference or 0)})
+    if difference is not None and not -1 <= difference <= 1:
+        raise ConfigError(f"difference={difference:g} must lie between -1 and 1")
+    if differ is None:
+        return
+    if not paired:
+        raise ConfigError(
+            f"differ={differ:g} is a share of the same items: leave it out for different items "
+            "(--unpaired, paired=False)"
+        )
+    least, most = abs(difference or 0.0), 1.0
+    if baseline is not None:  # both are right on most items, or both wrong
+        both = 2 * baseline + (difference or 0.0)
+        most = 2 - both if difference is None else min(both, 2 - both)
+    if not least - 1e-9 <= differ <= min(most, 1.0) + 1e-9:
+        given = {"baseline": baseline, "difference": difference}
+        known = [f"{name}={value:g}" for name, value in given.items() if value is not None]
+        raise ConfigError(
+            f"differ={differ:g} must lie between {least:g} and {min(most, 1.0):g} with "
+            f"{' and '.join(known)}"
+        )
+
+
 def _plan_power(plan: EvaluationPlan, n: int, baseline: float, difference: float) -> float:
     second = baseline + difference
     _check_shares(baseline=baseline, **{"baseline + difference": second})
@@ -279,18 +307,21 @@ def _plan_power(plan: EvaluationPlan, n: int, baseline: float, difference: float
     differ = plan.differ
     if differ is None:
         differ = baseline * (1 - second) + second * (1 - baseline)
-    differ = max(differ, abs(difference))
+    differ = max(differ, abs(difference))  # up to rounding, it is at least that
     return mcnemar_power(n, (differ - difference) / 2, (differ + difference) / 2, plan.alpha)
 
 
 def _detectable_gain(plan: EvaluationPlan, n: int, baseline: float) -> float | None:
     """Return the smallest gain over a baseline that n items show; None if they show none."""
-    _check_shares(baseline=baseline)
+    least, most = 0.0, 1 - baseline
+    if plan.differ is not None:  # each item on which they differ is right in one of the two
+        least = max(0.0, plan.differ - 2 * baseline)
+        most = min(most, plan.differ, 2 * most - plan.differ)
 
     def missing(difference: float) -> float:
-        return _plan_power(plan, n, baseline, min(difference, 1 - baseline)) - plan.power
+        return _plan_power(plan, n, baseline, min(difference, most)) - plan.power
 
-    return None if missing(1 - baseline) < 0 else _root(missing, 0.0, 1 - baseline)
+    return None if missing(most) < 0 else _root(missing, least, most)
 
 
 def _highest_baseline(plan: EvaluationPlan, n: int, difference: float) -> float | None:

@@ -11,7 +11,7 @@ from kitchen.runs.store import read_run
 from kitchen.stage import Stage
 from kitchen.statistics.report import ComparisonReport
 from kitchen.types import Facts, Metrics, Table
-from stages.compare.comparing import CompareOptions, check_design, compare_evaluations
+from stages.compare.comparing import VERSUS, CompareOptions, check_design, compare_evaluations
 from stages.compare.recorded import RecordedEvaluation, read_evaluation
 from stages.compare.text import comparison_metrics, details_table, verdict_table
 
@@ -59,6 +59,8 @@ def run_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
                 f"runs: {text!r} must be the name of a run, or NAME=RUN,RUN for a group of runs "
                 "that differ in their seed"
             )
+        if VERSUS in name:
+            raise ConfigError(f"runs: the name of group {name!r} contains {VERSUS!r}: rename it")
         again = name if name in groups else next((run for run in runs if run in seen), "")
         if again or len(set(runs)) < len(runs):
             raise ConfigError(f"runs: {again or text!r} occurs twice: give each run once")

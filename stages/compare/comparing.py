@@ -37,7 +37,12 @@ from stages.compare.recorded import RATIOS, RecordedEvaluation, Scored
 
 Groups = Mapping[str, tuple[RecordedEvaluation, ...]]  # by name: a run, or runs with other seeds
 FOR_ALL_PAIRS = ("Tukey", "Games-Howell")  # tests whose p-values are corrected for all pairs
-_UNBOUNDED_MEASURES = ("margin",)  # even where all values lie between 0 and 1
+VERSUS = " vs "  # between the names of two runs or groups in the name of a metric
+MARGIN = "margin"  # of pairs and labelled answers; compared only if it is named
+MARGIN_SCALE = (
+    "The scale of margin depends on beta and on the loss, so that a larger margin is not always "
+    "better; the accuracy does not depend on it."
+)
 OTHER_TOKENS = (
     "The two count different tokens for the same items, as with another tokenizer or chat "
     "template; compare bits_per_byte instead."
@@ -69,7 +74,7 @@ def _measure(name: str, scored: Sequence[Scored]) -> Measure:
     if name in RATIOS:
         return LOSS
     values = chain.from_iterable(scores.values.values() for scores in scored)
-    is_share = name not in _UNBOUNDED_MEASURES and all(0 <= value <= 1 for value in values)
+    is_share = name != MARGIN and all(0 <= value <= 1 for value in values)
     return SCORE if is_share else Measure(UNBOUNDED)
 
 
@@ -133,12 +138,22 @@ def _chosen_measures(
     everywhere = {run.run: set(chain.from_iterable(run.sets.values())) for run in runs}
     for measure in options.measures:
         check_name("measure", measure, set(chain.from_iterable(everywhere.values())))
-    by_run = {run.run: run.sets[name] for run in runs}
+    by_run = {run.run: dict(run.sets[name]) for run in runs}
+    if not options.measures:
+        _leave_out_margin(by_run, notes)
     recorded = set(chain.from_iterable(by_run.values()))
     wanted = [measure for measure in options.measures if measure in recorded]
     if options.measures and not wanted:  # other sets have them
         return ()
     return _shared_names(f"measure of {name}", by_run, wanted, notes)
+
+
+def _leave_out_margin(by_run: Mapping[str, dict[str, Scored]], notes: list[str]) -> None:
+    """Remove the measure whose scale differs between runs, and note it once."""
+    removed = [measures.pop(MARGIN, None) for measures in by_run.values()]
+    note = f"measure margin is left out: {MARGIN_SCALE} --measure margin compares it"
+    if any(removed) and note not in notes:
+        notes.append(note)
 
 
 def _shared_names(
@@ -313,6 +328,8 @@ class _Family:
     ) -> ComparedPair:
         seeds = [self._seed_means(name) for name in pair]
         note = OTHER_TOKENS if self._counts_other_tokens(*pair) else ""
+        if self.measure == MARGIN:
+            note = MARGIN_SCALE
         counts = self._item_counts(*pair)
         return ComparedPair(
             self.set, self.measure, *pair, counts, comparison, problem, note, *seeds

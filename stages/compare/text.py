@@ -11,7 +11,7 @@ from kitchen.statistics.report import ComparedPair, ComparisonReport, OverallTes
 from kitchen.statistics.samples import SHARE
 from kitchen.statistics.significance import SignificanceResult
 from kitchen.types import Metrics, Table
-from stages.compare.comparing import FOR_ALL_PAIRS
+from stages.compare.comparing import FOR_ALL_PAIRS, VERSUS
 
 Rows = Iterator[tuple[str, str]]
 
@@ -96,13 +96,15 @@ def _details(pair: ComparedPair, found: Comparison, report: ComparisonReport) ->
 def _correction(found: Comparison, report: ComparisonReport) -> str:
     """Return how a p-value is corrected for the other comparisons; empty if it is not."""
     shown = [pair for pair in report.pairs if pair.comparison is not None]
-    if len(shown) == 1 or report.correction == "none":
+    tests = [pair.comparison.test for pair in report.pairs if pair.comparison is not None]
+    if report.correction == "none":
         return ""
     if found.test.method in FOR_ALL_PAIRS:
         measures = len({(pair.set, pair.measure) for pair in shown})
         times = f", times {measures} measures" if measures > 1 else ""
         return f"{found.test.method} for all pairs{times}"
-    return f"{report.correction}, {len(shown)} comparisons"
+    together = [test for test in tests if test.method not in FOR_ALL_PAIRS]
+    return f"{report.correction}, {len(together)} comparisons" if len(together) > 1 else ""
 
 
 def _items(pair: ComparedPair) -> str:
@@ -157,17 +159,20 @@ def _percent(share: float) -> str:
 
 
 def comparison_metrics(report: ComparisonReport) -> Metrics:
-    """Return the difference and the p-value of each comparison as metrics."""
+    """Return the difference and the p-value of each comparison as metrics.
+
+    Each name ends in a part of its own, so that names of runs such as `a` and `a_p` cannot collide.
+    """
     metrics = Metrics()
     for pair in report.pairs:
         found = pair.comparison
         if found is None:
             continue
-        key = f"{pair.set}/{pair.measure}/{pair.second}-{pair.first}"
-        metrics[key] = found.difference.estimate
+        key = f"{pair.set}/{pair.measure}/{pair.second}{VERSUS}{pair.first}"
+        metrics[f"{key}/difference"] = found.difference.estimate
         if math.isfinite(found.difference.low) and math.isfinite(found.difference.high):
-            metrics[f"{key}_low"] = found.difference.low
-            metrics[f"{key}_high"] = found.difference.high
-        metrics[f"{key}_p"] = found.test.p_value
-        metrics[f"{key}_p_corrected"] = found.p_corrected
+            metrics[f"{key}/low"] = found.difference.low
+            metrics[f"{key}/high"] = found.difference.high
+        metrics[f"{key}/p"] = found.test.p_value
+        metrics[f"{key}/p_corrected"] = found.p_corrected
     return metrics

@@ -138,7 +138,7 @@ def _accuracy_records(
     """Return the judge's decisions on the comparisons of a set as lines of samples.jsonl."""
     records: list[dict[str, Any]] = []
     for at, (row, preference) in enumerate(zip(comparisons, judged, strict=True)):
-        item = recorded_comparison(row)
+        item = recorded_comparison(row, row.rejected)
         if preference is None:
             records.append(record_row(item, name, at, {}, when=when, failed=UNREAD))
         else:

@@ -507,7 +507,7 @@ class RenderPairs(Stage):
             **train.stripped_counts(comparisons.train),
         }
         metrics = Metrics({f"data/{name}": float(count) for name, count in counts.items()})
-        return Pairs(train.pairs, held_out, _recorded(comparisons, sets)), metrics
+        return Pairs(train.pairs, held_out, _recorded(comparisons, rejections, sets)), metrics
 
     def preview(
         self, comparisons: Comparisons, tokenizer: Tokenizer, mistakes: MistakesConfig
@@ -551,28 +551,29 @@ class RenderPairs(Stage):
 
 
 def _recorded(
-    comparisons: Comparisons, sets: Mapping[str, RenderedPairs]
+    comparisons: Comparisons, rejections: SampledRejections, sets: Mapping[str, RenderedPairs]
 ) -> Mapping[str, tuple[RecordedPair, ...]]:
     """Return the items of the held-out comparisons that are not left out, by set."""
     items: dict[str, tuple[RecordedPair, ...]] = {}
     for name, rendered in sets.items():
         results = zip(comparisons.held_out[name], rendered.rows, strict=True)
         items[name] = tuple(
-            (at, recorded_comparison(row))
+            (at, recorded_comparison(row, rejections.rejected(name, at, row)))
             for at, (row, result) in enumerate(results)
             if result.pair is not None
         )
     return items
 
 
-def recorded_comparison(row: Comparison) -> RecordedItem:
+def recorded_comparison(row: Comparison, rejected: Conversation | None) -> RecordedItem:
     """Return the item of a comparison: its two answers, of which the chosen one is wanted.
 
-    A rejected answer that is not in the data, but yet to be sampled, is not part of it.
+    `rejected` is the rejected answer, from the data or sampled. Runs that sampled different ones
+    have different items.
     """
     item = item_of(row.chosen)
-    if row.rejected is not None:
-        item = item_digest([item, item_of(row.rejected)], item)
+    if rejected is not None:
+        item = item_digest([item, item_of(rejected)], item)
     return RecordedItem(item, row.chosen.where, row.chosen.columns)
 
 

@@ -19,8 +19,8 @@ MEASURES = {
     "sl_basic": {"loss", "bits_per_byte"},
     "chat_sl": {"loss", "bits_per_byte"},
     "evaluate": {"exact_match", "field_f1"},
-    "dpo": {"pair_accuracy", "margin", "loss", "bits_per_byte"},
-    "kto": {"answer_accuracy", "margin", "loss", "bits_per_byte"},
+    "dpo": {"pair_accuracy", "loss", "bits_per_byte"},
+    "kto": {"answer_accuracy", "loss", "bits_per_byte"},
     "rl": {"reward"},
     "distillation": {"loss", "bits_per_byte"},
 }

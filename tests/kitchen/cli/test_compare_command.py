@@ -43,7 +43,9 @@ def test_a_comparison_is_a_recorded_run(folder: Path) -> None:
     assert record["order"]["settings"]["alpha"] == 0.01
     assert record["facts"].keys() >= {"samples.base.sha256", "samples.tuned.sha256"}
     assert len(read_journal(blobs, "first", "tables")) == 2
-    assert record["metrics"]["test/exact_match/tuned-base"] == pytest.approx(0.4, abs=0.15)
+    assert record["metrics"]["test/exact_match/tuned vs base/difference"] == pytest.approx(
+        0.4, abs=0.15
+    )
 
 
 def test_json_has_every_number() -> None:

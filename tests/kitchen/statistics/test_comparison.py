@@ -186,6 +186,27 @@ def test_three_evaluations_of_other_items():
         compare_many_unpaired({"a": SCORES, "b": SCORES})
 
 
+@pytest.mark.parametrize(
+    ("constant", "others"),
+    [
+        (np.zeros(60), (SCORES / 2 + 0.5, SCORES)),
+        (np.ones(60), (SCORES / 2, SCORES / 4)),
+        (np.zeros(60), (np.ones(60), np.full(60, 0.5))),
+    ],
+)
+def test_constant_scores_are_compared_by_ranks(constant, others):
+    found = compare_many_unpaired({"a": constant, "b": others[0], "c": others[1]})
+    assert found.test.method == "Kruskal-Wallis"
+    assert found.test.p_value < 1e-6
+    assert found.beside == ()
+    assert "equal" in found.why
+
+
+def test_scores_that_are_all_equal_do_not_differ():
+    found = compare_many_unpaired(dict.fromkeys("abc", np.ones(9)))
+    assert (found.test.method, found.test.p_value) == ("ANOVA", 1.0)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("compare", [compare_paired, compare_unpaired])
 @pytest.mark.parametrize("measure", [Measure(), LOSS, Measure((0, 1))])

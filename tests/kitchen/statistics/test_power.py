@@ -138,6 +138,20 @@ def test_items_that_agree_more_often_are_fewer() -> None:
     assert related < independent / 2
 
 
+@pytest.mark.parametrize(("baseline", "differ"), [(0.6, 0.1), (0.02, 0.5), (0.9, 0.11)])
+def test_a_planned_gain_is_possible_with_the_share(baseline: float, differ: float) -> None:
+    found = plan_evaluation(n=200, baseline=baseline, differ=differ)
+    assert found.difference is not None
+    most = min(2 * baseline + found.difference, 2 - 2 * baseline - found.difference)
+    assert found.difference - 1e-9 <= differ <= most + 1e-9
+    assert plan_evaluation(n=200, baseline=0.6, differ=0.01).difference is None
+
+
+def test_a_plan_may_reach_the_ends_of_the_range() -> None:
+    assert plan_evaluation(baseline=0.9, difference=0.1).n == share_items_needed(0.1, -0.1)
+    assert plan_evaluation(n=200, baseline=0.0, difference=1.0).power == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -145,6 +159,18 @@ def test_items_that_agree_more_often_are_fewer() -> None:
         {"n": 0, "baseline": 0.5},
         {"baseline": 0.95, "difference": 0.1},
         {"n": 9, "baseline": 2.0},
+        {"n": 10**9, "baseline": 0.5},
+        {"n": 1_000_001, "baseline": 0.5, "difference": 0.1},
+        {"n": 200, "difference": 1.5},
+        {"n": 200, "baseline": 0.6, "difference": 0.2, "differ": 0.1},
+        {"n": 200, "baseline": 0.05, "difference": 0.1, "differ": 0.3},
+        {"n": 200, "baseline": 0.9, "differ": 0.3},
+        {"n": 200, "difference": 0.2, "differ": 0.1},
+        {"baseline": 0.6, "difference": -0.2, "differ": 0.1},
+        {"baseline": 0.95, "difference": 0.04, "differ": 0.2},
+        {"baseline": 0.6, "difference": 0.2, "differ": 0.3, "paired": False},
+        {"n": 200, "baseline": 0.6, "differ": 0.3, "paired": False},
+        {"n": 200, "baseline": 0.6, "difference": 0.1, "differ": float("nan")},
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(numbers: dict[str, float]) -> None:

@@ -101,6 +101,27 @@ def test_other_numbers_of_tokens_are_noted() -> None:
     assert "bits_per_byte" in only_pair(compare({"a": one, "b": other})).note
 
 
+def test_margins_are_compared_only_if_named() -> None:
+    def rows(beta: float) -> list[dict[str, Any]]:
+        margins = grades(0.5, 1)
+        return scored_rows([{"pair_accuracy": 1.0, "margin": beta * m} for m in margins])
+
+    runs = {"a": rows(0.1), "b": rows(0.5)}
+    report = compare(runs)
+    assert only_pair(report).measure == "pair_accuracy"
+    assert [note for note in report.notes if "margin is left out" in note] == list(report.notes)
+    assert len(report.notes) == 1
+    named = compare(runs, measures=("margin",))
+    assert "beta" in only_pair(named).note
+    assert not named.notes
+
+
+def test_margins_alone_are_not_compared() -> None:
+    rows = scored_rows(answers(0.0, 1), measure="margin")
+    with pytest.raises(DataError, match="--measure margin compares it"):
+        compare({"a": rows, "b": rows})
+
+
 def test_other_data_needs_unpaired() -> None:
     runs = {"a": scored_rows(answers(0.0, 1)), "b": scored_rows(answers(0.3, 2))}
     facts = {"b": {"data.test.sha256": "b" * 64}}

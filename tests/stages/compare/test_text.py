@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 
+import numpy as np
 import pytest
 
 from adapters.fake.blobs import FakeBlobs
@@ -58,10 +60,31 @@ def test_different_items_are_counted_apart() -> None:
 
 def test_metrics_have_the_difference_and_its_p_value() -> None:
     metrics, _, _ = tables({"a": HALF, "b": MOST}, CompareOptions(alpha=0.1))
-    key = "test/exact_match/b-a"
-    assert metrics[key] == 0.25
-    assert metrics[f"{key}_low"] < 0.25 < metrics[f"{key}_high"]
-    assert metrics[f"{key}_p"] == metrics[f"{key}_p_corrected"]
+    key = "test/exact_match/b vs a"
+    assert metrics[f"{key}/difference"] == 0.25
+    assert metrics[f"{key}/low"] < 0.25 < metrics[f"{key}/high"]
+    assert metrics[f"{key}/p"] == metrics[f"{key}/p_corrected"]
+
+
+@pytest.mark.parametrize("names", [("x", "x_p", "y"), ("x", "x_low", "y"), ("a", "a-b", "b-a")])
+def test_metrics_of_similar_names_do_not_collide(names: tuple[str, ...]) -> None:
+    scores = dict(zip(names, (HALF, MOST, MOST[1:] + MOST[:1]), strict=True))
+    metrics, _, _ = tables(scores, CompareOptions())
+    assert len(metrics) == 3 * 5
+    for first, second in combinations(names, 2):
+        difference = metrics[f"test/exact_match/{second} vs {first}/difference"]
+        assert difference == pytest.approx(np.mean(scores[second]) - np.mean(scores[first]))
+
+
+def test_the_number_of_corrected_comparisons_is_shown() -> None:
+    grades = np.random.default_rng(0).random((3, 40))
+    parts = {}
+    for name, of_run in zip("abc", grades, strict=True):
+        pairs = zip(of_run, of_run * 9, strict=True)
+        parts[name] = [{"f1": f, "nats": nats, "tokens": 9.0} for f, nats in pairs]
+    _, _, details = tables(parts, CompareOptions(unpaired=True))
+    shown = [text.partition("(")[2] for name, text in details.rows if name == "  corrected"]
+    assert shown == ["holm, 3 comparisons)"] * 3 + ["Tukey for all pairs, times 2 measures)"] * 3
 
 
 def test_the_test_of_all_runs_is_reported_once() -> None:

@@ -307,6 +307,24 @@ def test_answers_within_the_prompt_are_context(
     assert row.chosen.prompt_length == len(prompt)
 
 
+@pytest.mark.parametrize("rejected", [None, "three"])
+def test_a_sampled_rejection_is_part_of_the_item(rejected: str | None) -> None:
+    given = {"prompt": "q", "chosen": "four", "rejected": rejected}
+    row = comparison(given if rejected else {"prompt": "q", "completion": "four"}, "here:1")
+
+    def item(sampled: str) -> str:
+        pairs, _ = RenderPairs(RenderDataset()).run(
+            Comparisons((row,), {"held": (row,)}),
+            SampledRejections({"": {0: "no"}, "held": {0: sampled}}),
+            ByteTokenizer(),
+        )
+        [(_, recorded)] = pairs.items["held"]
+        return recorded.item
+
+    assert item("five") == item("five")
+    assert item("five") != item("six")
+
+
 @pytest.mark.parametrize("prompt", [CALLED, SHOTS, [*SHOTS, *CALLED[1:]]])
 def test_context_of_sampled_rejections(prompt: list[dict[str, str]]) -> None:
     rows = (
