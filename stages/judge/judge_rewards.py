@@ -295,7 +295,7 @@ def _preference_records(
     for at, (task, preference) in enumerate(zip(problems, judged, strict=True)):
         failed = UNREAD if preference is None else ""
         scores = {} if preference is None else {"preferred": preference}
-        item = recorded_task(task)
+        item = recorded_task(task, at)
         records.append(record_row(item, name, at, scores, when="after", failed=failed))
     return records
 

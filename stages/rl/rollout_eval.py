@@ -140,16 +140,16 @@ def _samples(tasks: Tasks, rollouts: Mapping[str, Rollouts], when: str) -> Sampl
                 "truncated": rollout.truncated,
                 "failed": rollout.error,
             }
-            records.append(record_row(recorded_task(task), name, at, scores, **shown))
+            records.append(record_row(recorded_task(task, at), name, at, scores, **shown))
     return Samples(tuple(records))
 
 
-def recorded_task(task: Task) -> RecordedItem:
-    """Return the item of a task, with the place and the columns of its row if it has one."""
+def recorded_task(task: Task, index: int) -> RecordedItem:
+    """Return the item of a task of a set, with the place and columns of its row if it has one."""
     if isinstance(task, Question):
-        return RecordedItem(item_of_task(task), task.where, task.columns)
+        return RecordedItem(item_of_task(task, index), task.where, task.columns)
     where = task.where if isinstance(task, Prompt) else ""
-    return RecordedItem(item_of_task(task), where)
+    return RecordedItem(item_of_task(task, index), where)
 
 
 class CompareRewards(Stage):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
@@ -17,7 +17,7 @@ from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Samples, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
-from stages.chat.items import digest, item_digest
+from stages.chat.items import item_digest, object_digest
 from stages.chat.messages import messages_from_dicts
 from stages.chat.model_limits import has_room
 from stages.chat.prompts import (
@@ -347,14 +347,17 @@ def place_of(task: Task) -> str:
     return where or f"a prompt of {task.tag or 'the data'}"
 
 
-def item_of_task(task: Task) -> str:
-    """Return the item of a task: that of its row, or else the digest of its attributes."""
+def item_of_task(task: Task, index: int = 0) -> str:
+    """Return the item of a task: that of its row, or else the digest of its attributes.
+
+    A task that its attributes do not tell apart is an item by its index in its set.
+    """
     if isinstance(task, Question):
         asked, wanted = [task.messages, task.inputs], [task.answer, task.other_answers]
         return task.item or item_digest(asked, wanted)
     if isinstance(task, Prompt):
         return item_digest([task.messages, task.inputs], None)
-    return digest(task if is_dataclass(task) else object.__getstate__(task))
+    return object_digest(task, index)
 
 
 async def prompt_of_task(task: Task) -> Conversation:

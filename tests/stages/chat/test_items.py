@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import numpy as np
 import pytest
 
 from stages.chat.conversations import parse_conversation
@@ -120,3 +128,96 @@ def test_question_without_a_row_is_an_item_by_its_text() -> None:
         for answer, tag in (("a", "held"), ("a", "test"), ("b", "held"))
     )
     assert item_of_task(one) == item_of_task(same) != item_of_task(other)
+
+
+class Level(Enum):
+    """A choice of a user."""
+
+    EASY = 1
+    HARD = 2
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A node of a formula."""
+
+    left: int
+    right: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """A node of a formula with the same fields."""
+
+    left: int
+    right: int
+
+
+class Slots:
+    """An object without a dictionary."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task of a user with a value of any type."""
+
+    value: Any
+
+
+def tell(number: int) -> int:
+    return number
+
+
+@pytest.mark.parametrize(
+    ("make", "one", "other"),
+    [
+        (Level, 1, 2),
+        (Path, "a", "b"),
+        (Decimal, "1.5", "2.5"),
+        (Fraction, "1/2", "1/3"),
+        (complex, 1, 2),
+        (date.fromisoformat, "2026-01-02", "2026-01-03"),
+        (datetime.fromisoformat, "2026-01-02T03:04", "2026-01-02T03:05"),
+        (timedelta, 1, 2),
+        (UUID, "0" * 32, "1" * 32),
+        (str.encode, "a", "b"),
+        (lambda text: bytearray(text, "utf-8"), "a", "b"),
+        (re.compile, "a", "b"),
+        (range, 1, 2),
+        (np.float32, 1, 2),
+        (np.complex128, 1, 2),
+        (np.longdouble, 1, 2),
+        (lambda number: partial(tell, number), 1, 2),
+        (lambda number: Plain(number).__init__, 1, 2),
+        (Plain, 1, 2),
+        (Slots, 1, 2),
+        (lambda number: [{"a": Plain(number)}], 1, 2),
+        (lambda number: {(Plain(number), 1): 2}, 1, 2),
+        (lambda number: {Path(number)}, "a", "b"),
+        (lambda kind: kind(1, 2), Sum, Product),
+        (lambda kind: kind(), Exception, threading.Event),
+    ],
+)
+def test_tasks_differ_in_values_of_any_type(make: Any, one: Any, other: Any) -> None:
+    for task in (Case, Plain):
+        assert item_of_task(task(make(one))) == item_of_task(task(make(one)))
+        assert item_of_task(task(make(one))) != item_of_task(task(make(other)))
+
+
+@pytest.mark.parametrize("make", [threading.Lock, lambda: lambda: 1, lambda: iter([1])])
+def test_tasks_without_known_content_differ_by_their_index(make: Any) -> None:
+    assert item_of_task(Case(make()), 3) == item_of_task(Case(make()), 3)
+    assert item_of_task(Case(make()), 3) != item_of_task(Case(make()), 4)
+    assert item_of_task(Case(tell), 3) == item_of_task(Case(tell), 4)
+
+
+def test_task_that_contains_itself_is_an_item() -> None:
+    first, second = Plain(1), Plain(2)
+    for task in (first, second):
+        task.own = task  # type: ignore[attr-defined]
+    assert item_of_task(first) != item_of_task(second)
