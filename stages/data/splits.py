@@ -148,36 +148,39 @@ class DatasetReader:
     def training_rows(self, data: Dataset, held_out: Indices) -> tuple[Dataset, int]:
         """Return the rows to train on, in their order, without the held-out ones.
 
-        Rows with the content of a held-out row are left out, unless there are no others; returns
-        how many were left out. Only rows that would be trained on are read.
+        Rows with the content of a held-out row are left out and replaced by others, unless there
+        are no others; returns how many were left out. Only rows that would be trained on, and their
+        replacements, are read.
         """
         contents = {content_digest(data[at]) for at in held_out.tolist()}
-        indices = others = np.delete(np.arange(len(data)), held_out)
-        checked = np.full(len(data), not contents)
-        left_out = 0
-        while not checked[chosen := self._choose(indices)].all():
-            unchecked = chosen[~checked[chosen]]
-            checked[unchecked] = True
-            equal = [at for at in unchecked.tolist() if content_digest(data[at]) in contents]
-            indices = np.setdiff1d(indices, equal)
-            left_out += len(equal)
-        if left_out and not len(chosen):
+        others = np.delete(np.arange(len(data)), held_out)
+        order, count = self._order(others)
+        if not contents:
+            return select(data, np.sort(order[:count])), 0
+        equal = np.zeros(len(order), dtype=bool)
+        end = found = 0
+        while end < len(order) and found < count:
+            equal[end] = content_digest(data[int(order[end])]) in contents
+            found += not equal[end]
+            end += 1
+        if not found and equal.any():
             log.warning(
                 f"{self.dataset}: all rows to train on equal held-out rows, so evaluations say "
                 "nothing about new ones: add other rows, or hold out another split (reading.test)"
             )
-            return select(data, self._choose(others)), 0
-        return select(data, chosen), left_out
+            return select(data, np.sort(order[:count])), 0
+        return select(data, np.sort(order[:end][~equal[:end]])), int(equal.sum())
 
-    def _choose(self, indices: Indices) -> Indices:
-        """Return as many of the indices, in their order, as the run trains on."""
-        indices = indices[: self.config.limit]
+    def _order(self, indices: Indices) -> tuple[Indices, int]:
+        """Return the order in which the indices are chosen, and how many the run trains on."""
+        within = indices[: self.config.limit]
         max_rows = self.max_rows if self.config.bad_rows == "error" else None
-        if max_rows is not None and max_rows < len(indices):
-            random = np.random.default_rng(self.seed)
-            chosen = random.choice(indices, max_rows, replace=False, shuffle=False)
-            indices = np.sort(chosen)
-        return indices
+        if max_rows is None or max_rows >= len(within):
+            return indices, len(within)
+        random = np.random.default_rng(self.seed)
+        chosen = random.choice(within, max_rows, replace=False, shuffle=False)
+        rest = random.permutation(np.setdiff1d(within, chosen))
+        return np.concatenate([np.sort(chosen), rest, indices[len(within) :]]), max_rows
 
     def held_out_rows(self, split: SplitRows) -> Indices:
         """Choose the rows to hold out if no split is held out; the same for every run's seed."""

@@ -128,6 +128,26 @@ def test_limit_is_reached_in_spite_of_equal_rows() -> None:
     assert asked(trained) == left[:6]
 
 
+def test_only_equal_rows_of_the_draw_are_replaced() -> None:
+    """Each row is read at most once to find them, however many there are."""
+    data = pairs(20_000)
+    config = DataConfig(held_out_rows=5)
+    first, *_ = LoadDataset("many", config, max_rows=500).run(rows(20_000))
+    held_out = LoadDataset("many", config).run(rows(20_000))[1].sets["held_out"]
+    copied = held_out[0].messages[0].content
+    for row in data:
+        if int(row["prompt"]) % 10 == 3:
+            row["prompt"] = copied
+    store = Counted({"many": {"train": data}})
+    trained, *_ = LoadDataset("many", config, max_rows=500).run(store)
+    chosen = asked(trained)
+    assert len(chosen) == len({*chosen}) == 500
+    kept = {name for name in asked(first) if int(name) % 10 != 3}
+    assert kept < {*chosen}, "rows that were drawn first and are not equal stay"
+    assert len(kept) > 400
+    assert store.read < 5 + 500 + 2 * 5 + 2 * 500
+
+
 def test_data_of_one_repeated_row_is_trained_on_with_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
