@@ -260,6 +260,7 @@ def test_sets_that_one_run_lacks_are_left_out_with_a_note() -> None:
         ("a,b", "c"),
         ("x=a,a", "b"),
         ("", "b"),
+        ("x vs y=a,b", "z=c,d"),
     ],
 )
 def test_groups_that_make_no_comparison_are_refused(texts: tuple[str, ...]) -> None:
