@@ -64,6 +64,7 @@ from kitchen.statistics.significance import (
     SignificanceResult,
     check_margin,
     fisher_exact,
+    format_p,
     mann_whitney,
     mcnemar,
     permutation_of,
@@ -413,15 +414,18 @@ def compare_many_unpaired(
     bounds = criteria.measure.bounds
     arrays = [checked(each, name, bounds=bounds, at_least=2) for name, each in scores.items()]
     unequal = fligner(arrays).p_value <= criteria.alpha
+    found_why = "differ" if unequal else "do not differ detectably"
+    variances = f"The items are not the same, and the variances {found_why} (Fligner and Killeen)"
     of_pairs = games_howell(arrays) if unequal else tukey(arrays)
     ranks = dunn(arrays)
     corrected = dict(zip(ranks, correct([each.p_value for each in ranks.values()]), strict=True))
-    names = list(scores)
-    pairs = {}
+    names, pairs = list(scores), {}
+    method = next(iter(of_pairs.values())).method
+    pair_why = f"{variances}, so that the {method} test of all pairs is used."
     for (i, j), of_pair in of_pairs.items():
         rank_test = replace(ranks[i, j], p_value=float(corrected[i, j]), method="Dunn, Holm")
         found = compare_unpaired(arrays[i], arrays[j], criteria=criteria)
-        found = replace(found, test=of_pair, beside=(*found.beside, rank_test))
+        found = replace(found, test=of_pair, why=pair_why, beside=(*found.beside, rank_test))
         pairs[names[i], names[j]] = decide(found, of_pair.p_value)
     effects, undefined = _effects(
         {
@@ -429,13 +433,12 @@ def compare_many_unpaired(
             "epsilon squared": lambda: epsilon_squared(arrays, criteria.confidence),
         }
     )
-    test, why, beside = _overall_unpaired(arrays, unequal)
-    method = next(iter(of_pairs.values())).method
+    test, why, beside = _overall_unpaired(arrays, unequal, variances)
     return GroupComparison(test, why, pairs, method, beside, effects, undefined)
 
 
 def _overall_unpaired(
-    arrays: Sequence[Array], unequal: bool
+    arrays: Sequence[Array], unequal: bool, variances: str
 ) -> tuple[SignificanceResult, str, tuple[SignificanceResult, ...]]:
     """Return the test whether any two of the arrays differ, why this one, and the one beside it."""
     test, over_ranks = welch_anova(arrays) if unequal else anova(arrays), kruskal(arrays)
@@ -445,9 +448,7 @@ def _overall_unpaired(
             "analysis of variance is not defined."
         )
         return over_ranks, why, ()
-    found = "differ" if unequal else "do not differ detectably"
-    why = f"The items are not the same, and the variances {found} (Fligner and Killeen)."
-    return test, why, (over_ranks,)
+    return test, f"{variances}.", (over_ranks,)
 
 
 def _check_many(scores: Mapping[str, Scores]) -> None:
@@ -475,6 +476,9 @@ def decide(comparison: Comparison, p_corrected: float) -> Comparison:
     """
     difference, alpha = comparison.difference, comparison.criteria.alpha
     verdict: Verdict = "cannot tell"
+    p = format_p(p_corrected)
+    if p_corrected != comparison.test.p_value:
+        p = f"Corrected {p}"
     if not difference.known:
         reason = f"The difference has no interval: {difference.why}."
     elif _within_margin(comparison):
@@ -482,15 +486,15 @@ def decide(comparison: Comparison, p_corrected: float) -> Comparison:
         if p_corrected <= alpha:
             reason += " It is not 0, but too small to matter."
     elif p_corrected > alpha:
-        reason = f"p = {p_corrected:.2g} is above {alpha:g}."
+        reason = f"{p} is above {alpha:g}."
     elif difference.low <= 0 <= difference.high:
-        reason = f"p = {p_corrected:.2g}, but the interval of the difference contains 0."
+        reason = f"{p}, but the interval of the difference contains 0."
     elif comparison.by_seeds is not None and not _seeds_agree(comparison):
         reason = "With items and seeds crossed there is a difference, but not by seeds alone."
     else:
         is_better = (difference.estimate > 0) != comparison.criteria.measure.lower_is_better
         verdict = "better" if is_better else "worse"
-        reason = f"p = {p_corrected:.2g}, and the interval of the difference does not contain 0."
+        reason = f"{p}, and the interval of the difference does not contain 0."
     return replace(comparison, p_corrected=p_corrected, verdict=verdict, reason=reason)
 
 

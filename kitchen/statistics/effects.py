@@ -242,11 +242,13 @@ def _noncentralities(
 ) -> tuple[float, float]:
     """Return the noncentralities, at least 0, at which a statistic is a tail quantile."""
     tail = (1 - check_probability("confidence", confidence)) / 2
-    most = 10 * (start + 20)
 
     def end(probability: float) -> float:
         if distribution(0.0) <= probability:
             return 0.0
+        most = start + 20
+        while distribution(most) > probability:  # far in its tails, the distribution is NaN
+            most *= 2
         return _root(lambda shift: distribution(shift) - probability, 0.0, most)
 
     return end(1 - tail), end(tail)

@@ -55,7 +55,8 @@ class Interval:
         spec = f"{'+' * sign}.{digits}f"
         if not self.known:
             return f"{self.estimate:{spec}} [no interval]"
-        return f"{self.estimate:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+        text = f"{self.estimate:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+        return text.replace("inf", "∞")
 
 
 def wilson(successes: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
@@ -192,9 +193,12 @@ def mean_interval(
 ) -> Interval:
     """Return Student's t interval of the mean of independent values, such as one per seed.
 
-    It ends at the bounds of the measure. Raises DataError for fewer than two values.
+    It ends at the bounds of the measure, and is unknown if all values are equal. Raises DataError
+    for fewer than two values.
     """
     found = student_t(Ratio.of(values, bounds=bounds), confidence)
+    if is_constant(np.asarray(values, np.float64)):
+        return replace(found, low=-math.inf, high=math.inf, why="all values are equal")
     return replace(found, low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
 
 

@@ -52,6 +52,8 @@ class OverallTest:
     why: str  # one sentence: why this test
     beside: tuple[SignificanceResult, ...] = ()  # further tests
     effects: Mapping[str, Interval] = field(default_factory=dict)
+    undefined: Mapping[str, str] = field(default_factory=dict)  # effect sizes, with the reason
+    p_corrected: float = 1.0  # the p-value of the test, corrected for all sets and measures
 
 
 @dataclass(frozen=True)

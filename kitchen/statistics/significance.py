@@ -38,6 +38,11 @@ class SignificanceResult:
     why: str = ""  # one sentence on the choice of the test, or on its limits
 
 
+def format_p(p_value: float) -> str:
+    """Return `p = 0.012`, or `p < 1e-10` for one that floating-point numbers do not tell from 0."""
+    return "p < 1e-10" if p_value < 1e-10 else f"p = {p_value:.2g}"
+
+
 def mcnemar(first: Scores, second: Scores, *, mid_p: bool = False) -> SignificanceResult:
     """Return McNemar's exact test of 0/1 scores of the same items.
 
@@ -170,7 +175,7 @@ def fisher_exact(first: Scores, second: Scores, *, mid_p: bool = False) -> Signi
     logs -= log_choose(n, np.array([successes]))
     observed = logs[int(one.sum()) - int(cell[0])]
     p_value = float(np.exp(logs[logs <= observed + 1e-7]).sum())  # R's tolerance for equal tables
-    if mid_p:
+    if mid_p and len(cell) > 1:  # the only possible table shows nothing
         p_value -= float(np.exp(logs[abs(logs - observed) <= 1e-7]).sum()) / 2
     method = "Fisher, mid-p" if mid_p else "Fisher exact"
     why = "the scores are 0 or 1, and the items differ"

@@ -24,7 +24,8 @@ from kitchen.statistics.comparison import (
     decide,
     with_correction,
 )
-from kitchen.statistics.corrections import CORRECTIONS, Correction
+from kitchen.statistics.corrections import CORRECTIONS, Correction, correct
+from kitchen.statistics.intervals import Interval
 from kitchen.statistics.report import (
     ComparedItems,
     ComparedPair,
@@ -44,8 +45,8 @@ MARGIN_SCALE = (
     "better; the accuracy does not depend on it."
 )
 OTHER_TOKENS = (
-    "The two count different tokens for the same items, as with another tokenizer or chat "
-    "template; compare bits_per_byte instead."
+    "the two count different tokens for the same items, as with another tokenizer or chat "
+    "template; compare bits_per_byte instead"
 )
 
 
@@ -100,9 +101,12 @@ def compare_evaluations(groups: Groups, options: CompareOptions) -> ComparisonRe
     if all(pair.comparison is None for pair in pairs):
         problems = [f"{pair.set}, {pair.measure}: {pair.problem}" for pair in pairs]
         raise DataError("nothing can be compared: " + "; ".join(dict.fromkeys(problems or notes)))
-    corrected = _corrected(pairs, options.correct)
     return ComparisonReport(
-        tuple(corrected), tuple(overall), options.correct, options.alpha, tuple(notes)
+        tuple(_corrected(pairs, options.correct)),
+        tuple(_corrected_overall(overall, options.correct)),
+        options.correct,
+        options.alpha,
+        tuple(notes),
     )
 
 
@@ -239,9 +243,14 @@ class _Family:
             self._check_items()
             if self._is_plain_and_many():
                 return self._compare_many()
-            return [self._pair(pair, self._compare_pair(pair)) for pair in names], None
+            return list(map(self._compare_if_possible, names)), None
         except DataError as error:
             return [self._pair(pair, None, str(error)) for pair in names], None
+
+    def _compare_if_possible(self, pair: tuple[str, str]) -> ComparedPair:
+        if self._counts_other_tokens(*pair):
+            return self._pair(pair, None, OTHER_TOKENS)
+        return self._pair(pair, self._compare_pair(pair))
 
     def _check_items(self) -> None:
         """Raise DataError if there is nothing to compare."""
@@ -271,8 +280,11 @@ class _Family:
         else:
             found = compare_many_paired(arrays, correction="none", criteria=self.criteria)
         pairs = [self._pair(pair, comparison) for pair, comparison in found.pairs.items()]
-        names, beside, effects = tuple(arrays), found.beside, found.effects
-        overall = OverallTest(self.set, self.measure, names, found.test, found.why, beside, effects)
+        test, why, names = found.test, found.why, tuple(arrays)
+        effects, undefined = found.effects, found.undefined
+        overall = OverallTest(
+            self.set, self.measure, names, test, why, found.beside, effects, undefined
+        )
         return pairs, overall
 
     def _compare_pair(self, pair: tuple[str, str]) -> Comparison:
@@ -296,7 +308,11 @@ class _Family:
         criteria = self.criteria
         if self.measure in RATIOS:  # values whose mean is the ratio may be below 0
             criteria = replace(criteria, measure=replace(criteria.measure, bounds=UNBOUNDED))
-        return compare_seeds(*map(self._seed_values, (first, second)), criteria=criteria)
+        found = compare_seeds(*map(self._seed_values, (first, second)), criteria=criteria)
+        if self.measure in RATIOS:
+            found = replace(found, first=_not_negative(found.first))
+            found = replace(found, second=_not_negative(found.second))
+        return found
 
     def _seed_values(self, name: str) -> list[Array]:
         """Return the values of the items that all runs share, for each run of a group."""
@@ -327,9 +343,7 @@ class _Family:
         self, pair: tuple[str, str], comparison: Comparison | None, problem: str = ""
     ) -> ComparedPair:
         seeds = [self._seed_means(name) for name in pair]
-        note = OTHER_TOKENS if self._counts_other_tokens(*pair) else ""
-        if self.measure == MARGIN:
-            note = MARGIN_SCALE
+        note = MARGIN_SCALE if self.measure == MARGIN else ""
         counts = self._item_counts(*pair)
         return ComparedPair(
             self.set, self.measure, *pair, counts, comparison, problem, note, *seeds
@@ -363,8 +377,9 @@ class _Family:
         """Return whether two runs have different numbers of tokens for an item that they share."""
         if self.options.unpaired or self.measure != "loss":
             return False
-        one, other = (self.scored[name][0].sizes or {} for name in (first, second))
-        return any(one[item] != other[item] for item in self.items[first])
+        runs, items = chain(self.scored[first], self.scored[second]), self.items[first]
+        tokens = [sizes for scores in runs if (sizes := _sizes(scores, items)) is not None]
+        return bool(np.ptp(np.stack(tokens), axis=0).any())
 
 
 def _corrected(pairs: Sequence[ComparedPair], method: Correction) -> Iterator[ComparedPair]:
@@ -387,6 +402,13 @@ def _corrected(pairs: Sequence[ComparedPair], method: Correction) -> Iterator[Co
         yield replace(pair, comparison=found)
 
 
+def _corrected_overall(tests: Sequence[OverallTest], method: Correction) -> Iterator[OverallTest]:
+    """Yield tests of all runs with p-values corrected for the number of sets and measures."""
+    corrected = correct([each.test.p_value for each in tests], method) if tests else ()
+    for each, p_value in zip(tests, corrected, strict=True):
+        yield replace(each, p_corrected=float(p_value))
+
+
 def _values(scores: Scored, items: Sequence[str]) -> Array:
     return np.array([scores.values[item] for item in items], np.float64)
 
@@ -395,6 +417,10 @@ def _sizes(scores: Scored, items: Sequence[str]) -> Array | None:
     if scores.sizes is None:
         return None
     return np.array([scores.sizes[item] for item in items], np.float64)
+
+
+def _not_negative(found: Interval) -> Interval:
+    return replace(found, low=max(found.low, 0.0)) if found.known else found
 
 
 def _linear(scores: Scored, items: Sequence[str]) -> Array:

@@ -87,7 +87,8 @@ def _no_evaluation(run: str, status: str) -> str:
             f"run {run!r} has no scores of held-out items in samples.jsonl: evaluate its weights, "
             f"`kitchen eval {run} --dataset NAME`, and compare that run"
         )
-    return f"run {run!r} {status} before its final evaluation: `kitchen resume {run}`"
+    ended = "was interrupted" if status == "interrupted" else status
+    return f"run {run!r} {ended} before its final evaluation: `kitchen resume {run}`"
 
 
 def _check_row(row: Row, file: str) -> None:

@@ -9,7 +9,7 @@ from kitchen.statistics.comparison import Comparison
 from kitchen.statistics.intervals import Interval
 from kitchen.statistics.report import ComparedPair, ComparisonReport, OverallTest
 from kitchen.statistics.samples import SHARE
-from kitchen.statistics.significance import SignificanceResult
+from kitchen.statistics.significance import SignificanceResult, format_p
 from kitchen.types import Metrics, Table
 from stages.compare.comparing import FOR_ALL_PAIRS, VERSUS
 
@@ -44,9 +44,12 @@ def verdict_sentence(pair: ComparedPair) -> str:
 
 def _overall_sentence(overall: OverallTest, report: ComparisonReport) -> str:
     names = ", ".join(overall.names)
-    if overall.test.p_value <= report.alpha:
-        return f"At least two of {names} differ: {_p(overall.test)}."
-    return f"Cannot tell whether any two of {names} differ: {_p(overall.test)}."
+    p_value = _p(overall.test)
+    if overall.p_corrected != overall.test.p_value:
+        p_value += f", corrected {format_p(overall.p_corrected)}"
+    if overall.p_corrected <= report.alpha:
+        return f"At least two of {names} differ: {p_value}."
+    return f"Cannot tell whether any two of {names} differ: {p_value}."
 
 
 def details_table(report: ComparisonReport) -> Table:
@@ -61,7 +64,7 @@ def details_table(report: ComparisonReport) -> Table:
             rows += [(f"  {name}", text) for name, text in lines]
     for overall in report.overall:
         rows.append((f"{overall.set}, {overall.measure}", ", ".join(overall.names)))
-        rows += [(f"  {name}", text) for name, text in _overall_details(overall)]
+        rows += [(f"  {name}", text) for name, text in _overall_details(overall, report)]
     title = f"Details, {_percent(1 - report.alpha)} intervals"
     return Table(title, ("quantity", "value"), tuple(rows))
 
@@ -77,7 +80,7 @@ def _details(pair: ComparedPair, found: Comparison, report: ComparisonReport) ->
         yield "by seeds alone", f"{by_seeds}, {_p(found.by_seeds_test)}"
     yield "test", _p(found.test)
     if correction := _correction(found, report):
-        yield "corrected", f"p = {found.p_corrected:.2g} ({correction})"
+        yield "corrected", f"{format_p(found.p_corrected)} ({correction})"
     yield "why this test", found.why
     for test in found.beside:
         yield "further test", _p(test)
@@ -129,7 +132,7 @@ def _mean(mean: Interval, seeds: Sequence[float], digits: int) -> str:
 
 
 def _p(test: SignificanceResult) -> str:
-    return f"p = {test.p_value:.2g} ({test.method})"
+    return f"{format_p(test.p_value)} ({test.method})"
 
 
 def _detectable(found: Comparison) -> str:
@@ -139,13 +142,18 @@ def _detectable(found: Comparison) -> str:
     return f"a difference of {found.detectable:.2g} or more, with 80 % power"
 
 
-def _overall_details(overall: OverallTest) -> Rows:
+def _overall_details(overall: OverallTest, report: ComparisonReport) -> Rows:
     yield "test", _p(overall.test)
+    if len(report.overall) > 1 and report.correction != "none":
+        correction = f"{report.correction}, {len(report.overall)} tests of all runs"
+        yield "corrected", f"{format_p(overall.p_corrected)} ({correction})"
     yield "why this test", overall.why
     for test in overall.beside:
         yield "further test", _p(test)
     for name, effect in overall.effects.items():
         yield name, effect.format()
+    for name, reason in overall.undefined.items():
+        yield name, f"not defined: {reason}"
 
 
 def _digits(pair: ComparedPair) -> int:

@@ -258,3 +258,40 @@ def test_comparison_is_antisymmetric(seed, n):
 def test_criteria_must_make_sense(options):
     with pytest.raises(ConfigError):
         replace(Criteria(), **options)
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0])
+def test_constant_evaluation_is_compared_by_ranks(constant):
+    scores = {"a": [constant] * 200, "b": BITS, "c": BETTER_BITS}
+    found = compare_many_unpaired(scores)
+    assert (found.test.method, found.beside) == ("Kruskal-Wallis", ())
+    assert found.test.p_value < 0.001
+    assert found.pairs["a", "b"].verdict in ("better", "worse")
+    assert "analysis of variance is not defined" in found.why
+    assert compare_many_unpaired(dict.fromkeys("abc", BITS * 0)).test.p_value == 1
+
+
+@pytest.mark.parametrize("spread, method", [(1, "Tukey"), (9, "Games-Howell")])
+def test_reason_of_a_test_names_the_test_of_all_pairs(spread, method):
+    noise = np.random.default_rng(3).normal(0, 1, (3, 50))
+    noise[2] *= spread
+    scores = dict(zip("abc", noise, strict=True))
+    found = compare_many_unpaired(scores, criteria=Criteria(measure=Measure()))
+    for pair in found.pairs.values():
+        assert pair.test.method == method
+        assert f"the {method} test of all pairs" in pair.why
+
+
+def test_reason_says_that_its_p_value_is_corrected():
+    found = compare_paired(BITS, BETTER_BITS)
+    assert found.reason.startswith("p < 1e-10, and" if found.test.p_value < 1e-10 else "p = ")
+    corrected = with_correction([found, found, found], "bonferroni")[0]
+    assert corrected.reason.startswith("Corrected p ")
+
+
+def test_equal_seeds_have_no_interval_of_their_mean():
+    wrong = np.zeros((3, 200))
+    seeds = RANDOM.integers(2, size=(3, 200)).astype(float)
+    found = compare_seeds(wrong, seeds)
+    assert found.first.format() == "0.000 [no interval]"
+    assert found.second.known

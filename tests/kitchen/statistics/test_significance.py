@@ -16,6 +16,7 @@ from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 from kitchen.errors import ConfigError, DataError
 from kitchen.statistics.significance import (
     fisher_exact,
+    format_p,
     mann_whitney,
     mcnemar,
     paired_t,
@@ -171,3 +172,14 @@ def test_shares_need_scores_of_0_and_1(test):
 def test_margin_must_be_above_0(margin):
     with pytest.raises(ConfigError, match="margin"):
         tost([0, 1], [1, 1], margin)
+
+
+@pytest.mark.parametrize("score", [0.0, 1.0])
+@pytest.mark.parametrize("test", [fisher_exact, mcnemar])
+def test_mid_p_of_equal_scores_is_1(test, score):
+    assert test([score] * 20, [score] * 20, mid_p=True).p_value == 1
+
+
+@pytest.mark.parametrize("p, text", [(0.0, "p < 1e-10"), (4e-5, "p = 4e-05"), (1.0, "p = 1")])
+def test_p_value_is_never_printed_as_0(p, text):
+    assert format_p(p) == text

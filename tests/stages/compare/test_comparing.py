@@ -92,13 +92,22 @@ def test_losses_are_compared_as_ratios_and_lower_is_better() -> None:
     assert pair.comparison is not None
     assert pair.comparison.first.estimate == pytest.approx(nats.sum() / tokens.sum())
     assert pair.comparison.verdict == "better"
-    assert not pair.note
 
 
-def test_other_numbers_of_tokens_are_noted() -> None:
-    one = scored_rows([{"nats": 3.0, "tokens": 2}, {"nats": 4.0, "tokens": 5}] * 10)
-    other = scored_rows([{"nats": 3.0, "tokens": 3}, {"nats": 4.0, "tokens": 5}] * 10)
-    assert "bits_per_byte" in only_pair(compare({"a": one, "b": other})).note
+def test_losses_over_other_tokens_are_not_compared() -> None:
+    one = scored_rows([{"nats": 3.0, "tokens": 2, "bytes": 9}, {"nats": 4.0, "tokens": 5}] * 10)
+    other = scored_rows([{"nats": 3.0, "tokens": 3, "bytes": 9}, {"nats": 4.0, "tokens": 5}] * 10)
+    runs = {"a": one, "b": one, "c": other, "d": other}
+    pairs = compare(runs, "a", "c").pairs
+    assert {pair.measure: pair.comparison is None for pair in pairs} == {
+        "loss": True,
+        "bits_per_byte": False,
+    }
+    assert "bits_per_byte" in pairs[0].problem
+    with pytest.raises(DataError, match="count different tokens"):
+        compare(runs, "x=a,b", "y=c,d", measures=("loss",))
+    with pytest.raises(DataError, match="count different tokens"):
+        compare(runs, "x=a,c", "y=b,d", measures=("loss",))
 
 
 def test_margins_are_compared_only_if_named() -> None:
@@ -175,6 +184,9 @@ def test_p_values_are_corrected_over_all_rows() -> None:
     expected = correct(raw, "bh").tolist()
     assert [comparison.p_corrected for comparison in found] == pytest.approx(expected)
     assert [each.test.method for each in report.overall] == ["Cochran's Q", "Friedman"]
+    overall = [each.test.p_value for each in report.overall]
+    expected = correct(overall, "bh").tolist()
+    assert [each.p_corrected for each in report.overall] == pytest.approx(expected)
 
 
 def test_tests_for_all_pairs_are_corrected_per_measure() -> None:
@@ -216,6 +228,17 @@ def test_losses_of_seeds_have_the_mean_of_their_ratios() -> None:
     assert pair.first_seeds == pytest.approx(expected)
     assert pair.comparison is not None
     assert pair.comparison.first.estimate == pytest.approx(np.mean(expected))
+
+
+def test_intervals_of_losses_of_seeds_are_not_negative() -> None:
+    runs = {}
+    for seed, nats in enumerate([0.0, 1.0, 0.1, 0.9]):
+        noise = np.random.default_rng(seed).random(20) / 10
+        runs[f"r{seed}"] = scored_rows([{"nats": nats + n, "tokens": 10} for n in noise.tolist()])
+    found = only_pair(compare(runs, "a=r0,r1", "b=r2,r3")).comparison
+    assert found is not None
+    assert found.first.low == found.second.low == 0.0
+    assert found.difference.low < 0
 
 
 @pytest.mark.parametrize("option", [{"unpaired": True}, {"cluster": "document"}])

@@ -70,10 +70,13 @@ def test_the_digest_of_a_set_is_found(name: str, facts: dict[str, str], digest: 
     assert evaluation(scored_rows([1.0]), facts=facts).data_digest(name) == digest
 
 
-@pytest.mark.parametrize("status", ["running", "failed", "interrupted"])
-def test_a_run_that_has_not_finished_is_refused(status: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [("running", "was killed"), ("failed", "failed"), ("interrupted", "was interrupted before")],
+)
+def test_a_run_that_has_not_finished_is_refused(status: str, words: str) -> None:
     rows = scored_rows([1.0], when="before")
-    with pytest.raises(DataError, match="resume"):
+    with pytest.raises(DataError, match=f"run 'one' {words}.*resume"):
         evaluation(rows, status=status)
 
 
