@@ -35,7 +35,7 @@ CONTENT_COLUMNS = frozenset(
     }
 )
 LONGEST_TEXT = 64  # characters of a column that are recorded as they are
-# types whose values are told apart by their text
+# types whose values are identified by their text
 _TEXT_TYPES = (
     *(date, time, timedelta, tzinfo, Decimal, Fraction, complex, PurePath, UUID, range, slice),
 )
