@@ -140,7 +140,7 @@ def _steps(count: int) -> str:
 def _data_digests(record: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the name, data set and SHA-256 of each split that was trained on."""
     facts = record.get("facts", {})
-    # problems that are generated have no data set of their own
+    # generated problems come from no data set
     generated = record.get("order", {}).get("settings", {}).get("dataset", "")
     for key, value in facts.items():
         if key.startswith("data.") and key.endswith(".sha256"):

@@ -61,7 +61,7 @@ def _problem(prefill: Message, answer: Message | None) -> str:
     if answer.role != "assistant":
         return f"the next message has the role {answer.role!r}; let the answer follow"
     if any(name in answer.fields for name in REASONING):
-        return "the message that continues it has a thought of its own; write it as content"
+        return "the message that continues it has a separate thought; write it as content"
     return ""
 
 
@@ -109,7 +109,7 @@ def _is_object(text: str) -> bool:
 def with_open_end(messages: Sequence[ports.Message]) -> tuple[ports.Message, ...]:
     """Return the messages of an environment; a last one by the assistant is a prefill.
 
-    With 'prefix': false it is a message of its own.
+    With 'prefix': false it is a separate message.
     """
     if not messages or messages[-1]["role"] != "assistant" or "prefix" in messages[-1]:
         return tuple(messages)

@@ -88,7 +88,7 @@ def with_system_and_history(
 
 
 def with_thought(messages: Sequence[Message], row: Row, where: str) -> tuple[Message, ...]:
-    """Return the messages with the thought of the answer that is in a column of its own."""
+    """Return the messages with the thought from a separate column added to the answer."""
     name = _one_of(row, REASONING, where)
     if not name:
         return tuple(messages)
@@ -105,7 +105,7 @@ def with_thought(messages: Sequence[Message], row: Row, where: str) -> tuple[Mes
 
 
 def check_no_thought_beside(row: Row, columns: Sequence[str], where: str) -> None:
-    """Raise DataError for a thought in a column of its own if one of `columns` is filled, too."""
+    """Raise DataError for a thought in a separate column if one of `columns` is filled, too."""
     name = _one_of(row, REASONING, where)
     beside = [column for column in columns if is_filled(row, column)]
     if name and beside:

@@ -1,4 +1,4 @@
-"""The user's test suite, run by pytest in a process of its own."""
+"""The user's test suite, run by pytest in a separate process."""
 
 from __future__ import annotations
 

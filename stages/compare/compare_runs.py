@@ -45,7 +45,7 @@ class CompareRuns(Stage):
 
 
 def run_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the runs of each group: `RUN` is a group of its own, `NAME=RUN,RUN` has several.
+    """Return the runs of each group: `RUN` is a group of one run, `NAME=RUN,RUN` has several.
 
     Raises ConfigError for fewer than two groups, and for a name or run that occurs twice.
     """

@@ -169,7 +169,7 @@ def _percent(share: float) -> str:
 def comparison_metrics(report: ComparisonReport) -> Metrics:
     """Return the difference and the p-value of each comparison as metrics.
 
-    Each name ends in a part of its own, so that names of runs such as `a` and `a_p` cannot collide.
+    The last part of a name is the quantity, so that runs called `a` and `a_p` do not collide.
     """
     metrics = Metrics()
     for pair in report.pairs:

@@ -121,7 +121,7 @@ def test_a_prefill_may_be_an_unfinished_thought(prefill: str, answer: str, expec
         ([ASK, {**PREFILL, "prefix": True, "train": True}, ANSWER], "marked to be trained on"),
         ([ASK, {**PREFILL, "prefix": "It"}, ANSWER], r"messages\[1\].prefix is text"),
         ([{**ASK, "prefix": True}, ANSWER], r"messages\[0\].prefix is true, but its role"),
-        ([ASK, {**PREFILL, "prefix": True}, {**ANSWER, "thinking": "?"}], "thought of its own"),
+        ([ASK, {**PREFILL, "prefix": True}, {**ANSWER, "thinking": "?"}], "a separate thought"),
     ],
 )
 def test_a_prefill_that_cannot_be_continued(messages: Any, problem: str) -> None:
