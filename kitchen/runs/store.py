@@ -220,9 +220,16 @@ def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, An
 
     Raises ConfigError for a file that is not JSON lines.
     """
+    return parse_journal(blobs, run, name, read_lines(blobs, f"{run}/{name}.jsonl"))
+
+
+def parse_journal(
+    blobs: BlobStore, run: str, name: str, lines: Sequence[bytes]
+) -> Sequence[dict[str, Any]]:
+    """Return the rows of a journal whose lines were read already, as `read_journal` does."""
     file = f"{run}/{name}.jsonl"
     try:
-        rows = [_parse_row(name, line) for line in read_lines(blobs, file)]
+        rows = [_parse_row(name, line) for line in lines]
     except ValueError as error:
         raise ConfigError(
             f"{blobs.locate(file)} has a damaged line ({error}); restore it from a copy, or delete "

@@ -39,3 +39,10 @@ def encode_continuation(text: str, tokenizer: Tokenizer) -> Tokens:
 def starts_with(tokens: Tokens, prefix: Tokens) -> bool:
     """Return whether a sequence begins with another one."""
     return np.array_equal(tokens[: len(prefix)], prefix)
+
+
+def common_length(one: str, other: str) -> int:
+    """Return the length of the longest text that both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    shorter = min(len(one), len(other))
+    return next((at for at, (left, right) in pairs if left != right), shorter)

@@ -14,7 +14,7 @@ from kitchen.errors import DataError
 from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Mask, Tokens
 from stages.chat.conversations import Conversation
-from stages.chat.joining import encode_continuation, starts_with
+from stages.chat.joining import common_length, encode_continuation, starts_with
 from stages.chat.left_out import missing_text, padded_answer, short
 from stages.chat.messages import Message, message_to_dict
 from stages.chat.row_fields import FLAGS, REASONING
@@ -237,7 +237,7 @@ def _answer_text(conversation: Conversation, prefixes: Prefixes, index: int) -> 
     prompt, through = prefixes.text(index, True), prefixes.text(index + 1)
     if through.startswith(prompt):
         return through[len(prompt) :]
-    common = _common_length(prompt, through)
+    common = common_length(prompt, through)
     raise MaskError(
         f"{conversation.where}: the chat template renders message {index} differently from its "
         f"own generation prompt, so what follows the prompt is unknown: the prompt has "
@@ -299,7 +299,7 @@ def _text_of_run(prefixes: Prefixes, run: tuple[int, int]) -> str:
     """Return what the template writes for a run of messages."""
     first, after = run
     text = prefixes.text(after)
-    return text[_common_length(prefixes.text(first, True), text) :] if first else text
+    return text[common_length(prefixes.text(first, True), text) :] if first else text
 
 
 def _texts(message: Message) -> list[str]:
@@ -376,10 +376,3 @@ def _turns(conversation: Conversation, selected: MessageMask) -> Iterator[Messag
         turn = selected[indices[0] : indices[-1] + 1]
         if is_turn and any(turn):
             yield (*[False] * indices[0], *turn)
-
-
-def _common_length(one: str, other: str) -> int:
-    """Return the length of the longest text that both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    shorter = min(len(one), len(other))
-    return next((at for at, (left, right) in pairs if left != right), shorter)

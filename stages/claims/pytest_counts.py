@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+COUNTS_FILE = "KITCHEN_PYTEST_COUNTS"  # environment variable with the path of the file
 _counts: Counter[str] = Counter()
 _failures: list[str] = []
 
@@ -30,6 +31,4 @@ def pytest_collectreport(report: Any) -> None:
 
 def pytest_sessionfinish() -> None:
     """Write the counts."""
-    Path(os.environ["KITCHEN_PYTEST_COUNTS"]).write_text(
-        json.dumps({**_counts, "failures": _failures})
-    )
+    Path(os.environ[COUNTS_FILE]).write_text(json.dumps({**_counts, "failures": _failures}))

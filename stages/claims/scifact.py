@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kitchen.errors import DataError
+from kitchen.safe_text import read_json
 from stages.claims.answer import MAIN_CLAIM, Claim, ClaimAnswer, Relation, Verb
 
 _VERBS: Mapping[str, Verb] = {
@@ -188,7 +188,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             where = f"{path.name}:{number}"
             try:
-                row = json.loads(line)
+                row = read_json(line)
             except ValueError as error:
                 raise DataError(f"{where}: not JSON ({error})") from error
             if not isinstance(row, dict):

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kitchen.errors import ConfigError
+from stages.claims import pytest_counts
 
 _NO_TESTS = 5  # pytest's exit status if it collected no tests
-_PLUGIN = "stages.claims.pytest_counts"
-COUNTS_FILE = "KITCHEN_PYTEST_COUNTS"
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,12 @@ def run_test_suite(path: Path, markers: str = "", args: Sequence[str] = ()) -> S
     """
     if not path.exists():
         raise ConfigError(f"tests: there is no file or folder {path}")
-    command = [sys.executable, "-m", "pytest", "-p", _PLUGIN, str(path), *args]
+    command = [sys.executable, "-m", "pytest", "-p", pytest_counts.__name__, str(path), *args]
     if markers:
         command += ["-m", markers]
     with tempfile.TemporaryDirectory(prefix="kitchen-") as folder:
         counts_file = Path(folder) / "counts.json"
-        environ = {**os.environ, COUNTS_FILE: str(counts_file)}
+        environ = {**os.environ, pytest_counts.COUNTS_FILE: str(counts_file)}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
         counts = json.loads(counts_file.read_text()) if counts_file.exists() else {}
     output = done.stdout + done.stderr

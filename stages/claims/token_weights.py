@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 import numpy as np
 from pydantic import NonNegativeFloat
 
 from kitchen.ports import Tokenizer
 from kitchen.types import Datum, Floats, Tokens
+from stages.chat.joining import common_length
 
 _PART = re.compile(
     r"^[ \t]*(?P<start>CLAIM\[|RELATION\b)|\((?:Document|citing) (?P<document>[^()\s]+)\)"
@@ -50,16 +50,8 @@ def token_ends(tokens: Tokens, tokenizer: Tokenizer) -> list[int]:
     A token that completes no character has the end of the token before it.
     """
     text = tokenizer.decode(tokens)
-    return [_shared(tokenizer.decode(tokens[: at + 1]), text) for at in range(len(tokens))]
-
-
-def _shared(prefix: str, text: str) -> int:
-    """Return the length of the longest common prefix."""
-    if text.startswith(prefix):
-        return len(prefix)
-    return sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prefix, text, strict=False))
-    )
+    prefixes = (tokenizer.decode(tokens[: at + 1]) for at in range(len(tokens)))
+    return [common_length(prefix, text) for prefix in prefixes]
 
 
 def answer_weights(tokens: Tokens, tokenizer: Tokenizer, weights: LineWeights) -> Floats:

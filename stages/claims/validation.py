@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import re
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from kitchen.errors import ConfigError, DataError, check_name, did_you_mean
+from kitchen.safe_text import read_json
 from stages.claims.answer import parse_answer
+from stages.tasks.user_functions import import_function
 
 # gets a value and its row; returns what is wrong with the value, or "" if nothing is
 Validator = Callable[[Any, Mapping[str, Any]], str]
@@ -126,14 +127,7 @@ def find_validator(name: str) -> Validator:
                 "your own is named as MODULE:FUNCTION)"
             )
         return installed[name].load()  # type: ignore[no-any-return]
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"the validator {name} cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"the validator {name} is no function")
-    return found  # type: ignore[no-any-return]
+    return import_function("check", name)
 
 
 def claim_lines(value: Any, row: Mapping[str, Any]) -> str:
@@ -172,8 +166,8 @@ def data_problems(
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = read_json(line)
+        except ValueError as error:
             yield number, [DataProblem(number, "", f"is not JSON ({error})")]
             continue
         if not isinstance(row, dict):

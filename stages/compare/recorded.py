@@ -12,7 +12,7 @@ from typing import Any
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore
 from kitchen.runs.jsonl import read_lines
-from kitchen.runs.store import read_journal, read_run, run_summary
+from kitchen.runs.store import parse_journal, read_run, run_summary
 
 # measures that are ratios of sums: numerator, factor, denominator
 RATIOS: Mapping[str, tuple[str, float, str]] = {
@@ -65,7 +65,8 @@ def read_evaluation(blobs: BlobStore, run: str) -> RecordedEvaluation:
         raise DataError(
             f"run {run!r} was killed, so its evaluation may not be complete: `kitchen resume {run}`"
         )
-    rows = [row for row in read_journal(blobs, run, "samples") if _is_final(row)]
+    lines = read_lines(blobs, f"{run}/samples.jsonl")
+    rows = [row for row in parse_journal(blobs, run, "samples", lines) if _is_final(row)]
     if not rows:
         raise DataError(_no_evaluation(run, summary.status))
     for row in rows:
@@ -73,7 +74,7 @@ def read_evaluation(blobs: BlobStore, run: str) -> RecordedEvaluation:
     note = ""
     if summary.status != "completed":
         note = f"run {run} ended as {summary.status} after its evaluation: {summary.reason}"
-    digest = hashlib.sha256(b"\n".join(read_lines(blobs, f"{run}/samples.jsonl"))).hexdigest()
+    digest = hashlib.sha256(b"\n".join(lines)).hexdigest()
     return RecordedEvaluation(run, _by_set(rows), read_run(blobs, run)["facts"], digest, note)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kitchen.config.discovery import recipe_code_error
-from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports import Dataset
 from kitchen.ports.datasets import Row
@@ -23,6 +20,7 @@ from stages.tasks.step_results import (
     check_step_result,
     function_name,
 )
+from stages.tasks.user_functions import import_function
 
 _ROW, _REFERENCE = "row", "reference"  # parameters that are not columns
 # columns that a reward function may read, although they are refused or mean something else in
@@ -98,37 +96,7 @@ def is_function_name(reward: str | None) -> bool:
 
 def find_reward(name: str) -> RewardFunction:
     """Import a reward function, MODULE:function; raises ConfigError unless it can be called."""
-    module_name, _, attribute = name.partition(":")
-    if module_name.endswith(".py") or "/" in module_name:
-        module_name = module_name.removesuffix(".py").replace("/", ".").lstrip(".")
-        raise ConfigError(
-            f"reward={name} names a file; name its module: reward={module_name}:{attribute}"
-        )
-    if not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"reward={name}: {module_name!r} is not a module; write MODULE:function")
-    add_cwd_to_path()
-    problem = f"reward={name}: {module_name} cannot be imported"
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"reward={name}: there is no module {module_name!r} in this folder, nor installed; "
-                "the form is MODULE:function"
-            ) from error
-        raise recipe_code_error(problem, error) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise recipe_code_error(problem, error) from error
-    call = vars(module).get(attribute)
-    if not callable(call) or inspect.isclass(call):
-        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise ConfigError(
-            f"reward={name}: {module_name} has no function {attribute!r}; "
-            f"{did_you_mean(attribute, functions)}"
-        )
-    return _with_parameters(name, call)
+    return _with_parameters(name, import_function("reward", name))
 
 
 def _with_parameters(name: str, call: Callable[..., Any]) -> RewardFunction:

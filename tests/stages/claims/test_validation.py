@@ -114,8 +114,8 @@ def test_relations_of_each_row_are_validated() -> None:
         (lambda: SchemaField("a", "strnig"), "did you mean 'string'?"),
         (lambda: SchemaField("a", pattern="("), "pattern of field 'a':"),
         (lambda: SchemaField("a", check="claim_line").validator, "did you mean 'claim_lines'?"),
-        (lambda: SchemaField("a", check="no.module:f").validator, "cannot be imported"),
-        (lambda: SchemaField("a", check=f"{__name__}:__name__").validator, "is no function"),
+        (lambda: SchemaField("a", check="no.module:f").validator, "there is no module 'no.module'"),
+        (lambda: SchemaField("a", check=f"{__name__}:__name__").validator, "has no function"),
     ],
 )
 def test_wrong_schemas_are_errors(field: Any, message: str) -> None:

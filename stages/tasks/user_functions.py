@@ -1,0 +1,53 @@
+"""Functions of users, which settings name as MODULE:function."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from kitchen.config.discovery import recipe_code_error
+from kitchen.config.working_folder import add_cwd_to_path
+from kitchen.errors import ConfigError, did_you_mean
+
+
+def import_function(setting: str, name: str) -> Callable[..., Any]:
+    """Import the function MODULE:function, the value of a setting.
+
+    Modules are found in the current folder, too. Raises ConfigError, which names the setting, for
+    an unknown module or function, and for a module that cannot be imported.
+    """
+    module_name, _, attribute = name.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        module_name = module_name.removesuffix(".py").replace("/", ".").lstrip(".")
+        raise ConfigError(
+            f"{setting}={name} names a file; name its module: {setting}={module_name}:{attribute}"
+        )
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(
+            f"{setting}={name}: {module_name!r} is not a module; write MODULE:function"
+        )
+    add_cwd_to_path()
+    problem = f"{setting}={name}: {module_name} cannot be imported"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"{setting}={name}: there is no module {module_name!r} in this folder, nor "
+                "installed; the form is MODULE:function"
+            ) from error
+        raise recipe_code_error(problem, error) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise recipe_code_error(problem, error) from error
+    call = vars(module).get(attribute)
+    if not callable(call) or inspect.isclass(call):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise ConfigError(
+            f"{setting}={name}: {module_name} has no function {attribute!r}; "
+            f"{did_you_mean(attribute, functions)}"
+        )
+    return call  # type: ignore[no-any-return]
