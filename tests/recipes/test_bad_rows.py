@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-import kitchen
-from adapters.fake.blobs import FakeBlobs
-from adapters.fake.training import FakeTraining
 from adapters.local.datasets import LocalDatasets
 from kitchen import Recipe
 from kitchen.errors import DataError
@@ -25,7 +22,7 @@ from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from stages.chat import RenderDataset
-from tests.support.recording import RecordingObserver
+from tests.support.recording import RecordingObserver, observed_run
 
 ANSWERS = [json.dumps({"prompt": f"{n}?", "completion": f"{n}!"}) for n in range(8)]
 PAIRS = [json.dumps({"prompt": f"{n}?", "chosen": "y", "rejected": "n"}) for n in range(8)]
@@ -64,16 +61,7 @@ CASES: Mapping[str, Case] = {
 
 
 def run(folder: Path, recipe: Recipe) -> RecordingObserver:
-    seen, blobs = RecordingObserver(), FakeBlobs()
-    kitchen.run(
-        recipe,
-        training=FakeTraining(blobs),
-        datasets=LocalDatasets(str(folder)),
-        blobs=blobs,
-        name="run",
-        observers=[seen],
-    )
-    return seen
+    return observed_run(recipe, LocalDatasets(str(folder)))
 
 
 def write(folder: Path, good: Sequence[str], bad: Sequence[str]) -> None:

@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import kitchen
-from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
-from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, KitchenError
 from recipes.chat_sl import ChatSl
 from stages.evaluate.evaluation import EvalConfig
-from tests.support.recording import RecordingObserver
+from tests.support.recording import RecordingObserver, observed_run
 
 
 def chats(text: str, count: int) -> list[dict[str, Any]]:
@@ -40,7 +37,6 @@ DATA = FakeDatasets(
 
 
 def cook(**settings: Any) -> RecordingObserver:
-    seen, blobs = RecordingObserver(), FakeBlobs()
     defaults = {
         "mixture": {"greetings": 2.0, "farewells": 1.0},
         "batch_size": 3,
@@ -49,15 +45,7 @@ def cook(**settings: Any) -> RecordingObserver:
         "warmup_steps": 0,
         "eval_every": 10,
     }
-    kitchen.run(
-        ChatSl(**{**defaults, **settings}),
-        training=FakeTraining(blobs),
-        datasets=DATA,
-        blobs=blobs,
-        name="run",
-        observers=[seen],
-    )
-    return seen
+    return observed_run(ChatSl(**{**defaults, **settings}), DATA)
 
 
 def test_each_data_set_is_learnt() -> None:

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-import kitchen
-from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
-from adapters.fake.training import FakeTraining
 from recipes.kto import Kto
-from tests.support.recording import RecordingObserver
+from tests.support.recording import RecordingObserver, observed_run
 
 LABELS = [
     {"prompt": "?", "completion": text, "label": text == "{}"} for text in ("{}", "[]", "{}", "no")
@@ -28,17 +25,8 @@ DATA = FakeDatasets(
 
 
 def cook(**settings: Any) -> RecordingObserver:
-    seen, blobs = RecordingObserver(), FakeBlobs()
     defaults = {"batch_size": 8, "epochs": 16, "learning_rate": 0.3, "eval_every": 5}
-    kitchen.run(
-        Kto(**{**defaults, **settings}),
-        training=FakeTraining(blobs),
-        datasets=DATA,
-        blobs=blobs,
-        name="run",
-        observers=[seen],
-    )
-    return seen
+    return observed_run(Kto(**{**defaults, **settings}), DATA)
 
 
 @pytest.mark.parametrize("dataset", ["labels", "pairs"])

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.datasets import LocalDatasets
 from kitchen import Recipe
@@ -25,7 +24,7 @@ from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
-from tests.support.recording import RecordingObserver
+from tests.support.recording import RecordingObserver, observed_run
 from tests.support.small_model import SMALL_CONTEXT, SmallTraining
 
 FEW: Mapping[str, Any] = {"eval_every": 0, "batch_size": 4}
@@ -81,16 +80,7 @@ def write(folder: Path, train: Sequence[Mapping[str, Any]], test: Sequence[Mappi
 
 
 def run(folder: Path, recipe: Recipe) -> RecordingObserver:
-    seen, blobs = RecordingObserver(), FakeBlobs()
-    kitchen.run(
-        recipe,
-        training=SmallTraining(blobs),
-        datasets=LocalDatasets(str(folder)),
-        blobs=blobs,
-        name="run",
-        observers=[seen],
-    )
-    return seen
+    return observed_run(recipe, LocalDatasets(str(folder)), SmallTraining)
 
 
 def show(folder: Path, recipe: Recipe) -> None:

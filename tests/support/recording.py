@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kitchen import Metrics, Observer, Outcome, Samples, StageDone, Table
-from kitchen.ports import BlobStore
+import kitchen
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.training import FakeTraining
+from kitchen import Metrics, Observer, Outcome, Recipe, Samples, StageDone, Table
+from kitchen.ports import BlobStore, DatasetStore
 from kitchen.runs.store import read_journal
 
 
@@ -49,3 +52,19 @@ def numbers(blobs: BlobStore, outcome: Outcome) -> tuple[list[dict[str, Any]], s
     assert outcome.checkpoint is not None
     rows = read_journal(blobs, outcome.run, "metrics")
     return [without_clocks(row) for row in rows], outcome.checkpoint.sha256
+
+
+def observed_run(
+    recipe: Recipe, datasets: DatasetStore, training: type[FakeTraining] = FakeTraining
+) -> RecordingObserver:
+    """Run a recipe on the fake, with blobs in memory, and return what it publishes."""
+    seen, blobs = RecordingObserver(), FakeBlobs()
+    kitchen.run(
+        recipe,
+        training=training(blobs),
+        datasets=datasets,
+        blobs=blobs,
+        name="run",
+        observers=[seen],
+    )
+    return seen

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
@@ -22,7 +21,7 @@ from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from stages.chat.token_cost import AT_MOST, token_cost_rows
-from tests.support.recording import RecordingObserver
+from tests.support.recording import observed_run
 
 ROWS = [{"prompt": "?" * (n % 5 + 1), "completion": "{}" * (n % 3 + 1)} for n in range(22)]
 PAIRS = [{"prompt": "?", "chosen": "yes" * (n % 3 + 1), "rejected": "no"} for n in range(10)]
@@ -44,19 +43,6 @@ def previewed(recipe: Recipe, price: Price | None = None, title: str = "") -> di
     return {row[0]: row[-1] for table in tables for row in table.rows if title in table.title}
 
 
-def cooked(recipe: Recipe) -> RecordingObserver:
-    seen, blobs = RecordingObserver(), FakeBlobs()
-    kitchen.run(
-        recipe,
-        training=FakeTraining(blobs),
-        datasets=DATA,
-        blobs=blobs,
-        name="run",
-        observers=[seen],
-    )
-    return seen
-
-
 def number(text: str) -> float:
     return float(text.removeprefix(AT_MOST).removeprefix("about ").replace(",", ""))
 
@@ -72,7 +58,7 @@ def number(text: str) -> float:
     ],
 )
 def test_tokens_and_steps_are_those_of_the_run(recipe: Recipe) -> None:
-    shown, seen = previewed(recipe), cooked(recipe)
+    shown, seen = previewed(recipe), observed_run(recipe, DATA)
     assert number(shown["tokens read in all"]) == sum(seen.series("tokens"))
     assert number(shown["optimiser steps in all"]) == len(seen.series("grad_norm"))
     assert not any(text.startswith(AT_MOST) for text in shown.values())
@@ -80,7 +66,7 @@ def test_tokens_and_steps_are_those_of_the_run(recipe: Recipe) -> None:
 
 def test_tokens_of_a_partial_epoch_are_its_share() -> None:
     recipe = SlBasic(dataset="rows", max_steps=9, epochs=2, rendering={"overlong": "drop"}, **QUICK)
-    shown, seen = previewed(recipe)["tokens read in all"], cooked(recipe)
+    shown, seen = previewed(recipe)["tokens read in all"], observed_run(recipe, DATA)
     assert shown.startswith("about ")
     assert number(shown) == pytest.approx(sum(seen.series("tokens")), rel=0.1)
 
@@ -88,7 +74,7 @@ def test_tokens_of_a_partial_epoch_are_its_share() -> None:
 @pytest.mark.parametrize(("kind", "what", "count"), [(Dpo, "pairs", 22), (Kto, "answers", 44)])
 def test_unwritten_mistakes_count_at_maximum_length(kind: Any, what: str, count: int) -> None:
     recipe = kind(dataset="rows", mistakes={"max_tokens": 400}, **QUICK)
-    shown, seen = previewed(recipe), cooked(recipe)
+    shown, seen = previewed(recipe), observed_run(recipe, DATA)
     assert shown["tokens read in all"].startswith(AT_MOST)
     assert shown[f"{what} in an epoch"] == f"at most {count}"
     assert 0 < sum(seen.series("tokens")) <= number(shown["tokens read in all"])
@@ -98,7 +84,7 @@ def test_rollout_tokens_stay_within_the_bound() -> None:
     recipe = Rl(
         dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK
     )
-    shown, seen = previewed(recipe), cooked(recipe)
+    shown, seen = previewed(recipe), observed_run(recipe, DATA)
     assert shown["rollouts in all"] == "60"
     assert shown["tokens of answers"] == "at most 420"
     assert 0 < sum(seen.series("sampled_tokens")) <= 420
@@ -117,7 +103,7 @@ def test_tokens_read_by_a_judge_are_counted() -> None:
     recipe = Rlhf(
         preferences="pairs", judge={"batch_size": 4, "epochs": 2}, steps=3, group=5, **QUICK
     )
-    shown, seen = previewed(recipe), cooked(recipe)
+    shown, seen = previewed(recipe), observed_run(recipe, DATA)
     assert number(shown["tokens read in all"]) == sum(seen.series("judge_tokens"))
     assert shown["rollouts in all"] == "60"
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-import kitchen
-from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
-from adapters.fake.training import FakeTraining
 from kitchen import Recipe
 from kitchen.errors import QualityError
 from kitchen.types import Samples
@@ -25,7 +22,7 @@ from stages.evaluate.checkpoint_eval import evaluation_report
 from stages.evaluate.evaluation import Evaluation, EvaluationAfter, EvaluationBefore
 from stages.evaluate.graded_answers import GradedAnswer
 from stages.rl.rollout_eval import CompareRewards, PolicyAfter, PolicyBefore
-from tests.support.recording import RecordingObserver
+from tests.support.recording import observed_run
 
 TEXTS = [{"prompt": f"{n}?", "completion": "yes " * (n + 1), "doc": f"d{n % 2}"} for n in range(6)]
 PAIRS = [{"prompt": f"{n}?", "chosen": "{}", "rejected": text} for n, text in enumerate("[(x{")]
@@ -40,16 +37,8 @@ QUICK: dict[str, Any] = {"batch_size": 2, "learning_rate": 0.1}
 
 def recorded(recipe: Recipe) -> list[Mapping[str, Any]]:
     """Return the rows of evaluations that a run records."""
-    blobs, seen = FakeBlobs(), RecordingObserver()
-    kitchen.run(
-        recipe,
-        training=FakeTraining(blobs),
-        datasets=DATA,
-        blobs=blobs,
-        name="run",
-        observers=[seen],
-    )
-    samples = [value for value in seen.published if isinstance(value, Samples)]
+    published = observed_run(recipe, DATA).published
+    samples = [value for value in published if isinstance(value, Samples)]
     return [row for value in samples for row in value.rows if "item" in row]
 
 
