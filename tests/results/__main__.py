@@ -214,8 +214,10 @@ def outcome(work: Work, by_seed: Sequence[Row]) -> str:
         values = values_of(measure, by_seed)
         if len(values) > 1:
             interval = mean_interval(values)
-            if interval.low <= value <= interval.high:
+            if interval.known and interval.low <= value <= interval.high:
                 return f"null result: the interval includes {value:g}"
+            if not interval.known and interval.estimate == value:
+                return f"null result: every seed has {value:g}"
     missed = [
         LABELS.get(measure, measure)
         for measure, goal in goals_of(work).items()

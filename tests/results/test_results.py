@@ -179,3 +179,15 @@ def test_recipes_accept_the_settings_of_an_experiment(name: str, tmp_path: Path)
     assert run.id.endswith("-1")
     assert all(0.0 <= measure <= 1.0 for measure in measures.values())
     assert measures.keys() >= WORKS[name].goals.keys()
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "outcome"),
+    [(0.5, "null result: every seed has 0.5"), (1.0, "no target")],
+)
+def test_equal_seeds_are_a_null_result_only_without_effect(accuracy: float, outcome: str) -> None:
+    rows = [
+        {"work": "dpo_gsm8k", "seed": seed, "commit": "abc", "pair accuracy": accuracy}
+        for seed in range(3)
+    ]
+    assert f"| {outcome} |" in page(rows)
