@@ -114,6 +114,8 @@ class Criteria:
 
 
 DEFAULT = Criteria()
+NO_VARIANCE = "equal or single scores have no variance to estimate"
+RANKS_OF_PAIRS = "Dunn, Holm"  # the method of a test whose p-values are corrected for all pairs
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,10 @@ class Comparison:
     criteria: Criteria
     equivalence: Interval | None  # of the difference, with confidence 1 - 2 alpha
     detectable: float | None  # smallest difference with 80 % power; None where none has it
-    beside: tuple[SignificanceResult, ...] = ()  # further tests, which the verdict does not use
+    further_tests: tuple[SignificanceResult, ...] = ()  # not used by the verdict
     effects: Mapping[str, Interval] = field(default_factory=dict)
-    undefined: Mapping[str, str] = field(default_factory=dict)  # effect sizes, with the reason
+    # effect sizes that the data does not define, with the reason
+    undefined_effects: Mapping[str, str] = field(default_factory=dict)
     by_seeds: Interval | None = None  # of the difference, by seeds alone
     by_seeds_test: SignificanceResult | None = None
     p_corrected: float = 1.0  # the p-value of the test, corrected for multiple comparisons
@@ -188,9 +191,9 @@ def _paired_shares(one: Array, other: Array, means: Means, criteria: Criteria) -
         criteria,
         criteria.equivalence(lambda level: newcombe_paired(one, other, level)),
         mcnemar_detectable(n, differ, alpha=criteria.alpha),
-        beside=(mcnemar(one, other, mid_p=True),),
+        further_tests=(mcnemar(one, other, mid_p=True),),
         effects=effects,
-        undefined=undefined,
+        undefined_effects=undefined,
     )
     return decide(comparison, test.p_value)
 
@@ -204,8 +207,10 @@ def _paired_scores(one: Array, other: Array, means: Means, criteria: Criteria) -
             "Cliff's delta": lambda: cliffs_delta(one, other, confidence, paired=True),
         }
     )
-    beside = (wilcoxon(one, other),)
-    return replace(comparison, beside=beside, effects=effects, undefined=undefined)
+    further_tests = (wilcoxon(one, other),)
+    return replace(
+        comparison, further_tests=further_tests, effects=effects, undefined_effects=undefined
+    )
 
 
 def _paired_ratios(
@@ -236,7 +241,7 @@ def _paired_ratios(
         criteria.equivalence(lambda level: ratio_interval(ratio, clusters, bounds, level)),
         t_detectable(standard_error(units), units.units - 1, alpha=criteria.alpha),
         effects=effects,
-        undefined=undefined,
+        undefined_effects=undefined,
     )
     return decide(comparison, test.p_value)
 
@@ -286,9 +291,9 @@ def _unpaired_shares(one: Array, other: Array, means: Means, criteria: Criteria)
         criteria,
         criteria.equivalence(lambda level: newcombe_unpaired(one, other, level)),
         shares_detectable(len(one), len(other), share, alpha=criteria.alpha),
-        beside=(fisher_exact(one, other, mid_p=True),),
+        further_tests=(fisher_exact(one, other, mid_p=True),),
         effects=effects,
-        undefined=undefined,
+        undefined_effects=undefined,
     )
     return decide(comparison, test.p_value)
 
@@ -302,21 +307,27 @@ def _unpaired_scores(one: Array, other: Array, means: Means, criteria: Criteria)
         }
     )
     comparison = _unpaired_means(one, other, criteria.measure.bounds, means, criteria)
-    beside = (mann_whitney(one, other),)
-    return replace(comparison, beside=beside, effects=effects, undefined=undefined)
+    further_tests = () if comparison.test.method != "Welch t" else (mann_whitney(one, other),)
+    return replace(
+        comparison, further_tests=further_tests, effects=effects, undefined_effects=undefined
+    )
 
 
 def _unpaired_means(
     one: Array, other: Array, bounds: Bounds, means: Means, criteria: Criteria
 ) -> Comparison:
     """Compare the means of values, whose bounds may be wider than those of the measure."""
-    test = welch(one, other)
+    test, ranks = welch(one, other), mann_whitney(one, other)
+    why = "The items are not the same, and the variances of the two evaluations may differ."
+    if test.statistic is None and ranks.statistic is not None:
+        test = ranks
+        why = f"The items are not the same, and {NO_VARIANCE}, so that only ranks are compared."
     comparison = Comparison(
         means[0].n + means[1].n,
         *means,
         _clipped(welch_interval(one, other, criteria.confidence, bounds=bounds), criteria),
         test,
-        "The items are not the same, and the variances of the two evaluations may differ.",
+        why,
         criteria,
         criteria.equivalence(lambda level: welch_interval(one, other, level, bounds=bounds)),
         t_detectable(*welch_error(one, other), alpha=criteria.alpha),
@@ -378,9 +389,9 @@ class GroupComparison:
     # by the names of two evaluations; p-values are corrected for the number of pairs
     pairs: Mapping[tuple[str, str], Comparison]
     correction: str  # of the p-values of pairs
-    beside: tuple[SignificanceResult, ...] = ()
+    further_tests: tuple[SignificanceResult, ...] = ()
     effects: Mapping[str, Interval] = field(default_factory=dict)
-    undefined: Mapping[str, str] = field(default_factory=dict)
+    undefined_effects: Mapping[str, str] = field(default_factory=dict)
 
 
 def compare_many_paired(
@@ -420,27 +431,36 @@ def compare_many_unpaired(
     ranks = dunn(arrays)
     corrected = dict(zip(ranks, correct([each.p_value for each in ranks.values()]), strict=True))
     names, pairs = list(scores), {}
-    method = next(iter(of_pairs.values())).method
-    pair_why = f"{variances}, so that the {method} test of all pairs is used."
     for (i, j), of_pair in of_pairs.items():
-        rank_test = replace(ranks[i, j], p_value=float(corrected[i, j]), method="Dunn, Holm")
+        rank_test = replace(ranks[i, j], p_value=float(corrected[i, j]), method=RANKS_OF_PAIRS)
         found = compare_unpaired(arrays[i], arrays[j], criteria=criteria)
-        found = replace(found, test=of_pair, why=pair_why, beside=(*found.beside, rank_test))
-        pairs[names[i], names[j]] = decide(found, of_pair.p_value)
+        found = _with_test_of_pairs(found, of_pair, rank_test, variances)
+        pairs[names[i], names[j]] = decide(found, found.test.p_value)
     effects, undefined = _effects(
         {
             "eta squared": lambda: eta_squared(arrays, criteria.confidence),
             "epsilon squared": lambda: epsilon_squared(arrays, criteria.confidence),
         }
     )
-    test, why, beside = _overall_unpaired(arrays, unequal, variances)
-    return GroupComparison(test, why, pairs, method, beside, effects, undefined)
+    test, why, further_tests = _overall_unpaired(arrays, unequal, variances)
+    method = next(iter(of_pairs.values())).method
+    return GroupComparison(test, why, pairs, method, further_tests, effects, undefined)
+
+
+def _with_test_of_pairs(
+    found: Comparison, of_pair: SignificanceResult, by_ranks: SignificanceResult, variances: str
+) -> Comparison:
+    """Replace the test of a comparison by one that is corrected for all pairs."""
+    if of_pair.statistic is None and by_ranks.statistic is not None:
+        return replace(found, test=by_ranks, why=f"{variances}, but {NO_VARIANCE}.")
+    why = f"{variances}, so that the {of_pair.method} test of all pairs is used."
+    return replace(found, test=of_pair, why=why, further_tests=(*found.further_tests, by_ranks))
 
 
 def _overall_unpaired(
     arrays: Sequence[Array], unequal: bool, variances: str
 ) -> tuple[SignificanceResult, str, tuple[SignificanceResult, ...]]:
-    """Return the test whether any two of the arrays differ, why this one, and the one beside it."""
+    """Return the test whether any two arrays differ, the reason for it, and further tests."""
     test, over_ranks = welch_anova(arrays) if unequal else anova(arrays), kruskal(arrays)
     if test.statistic is None and over_ranks.statistic is not None:
         why = (

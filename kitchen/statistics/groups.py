@@ -69,7 +69,7 @@ def anova(groups: Sequence[Scores]) -> SignificanceResult:
     arrays = _groups(groups)
     between, within, df = sums_of_squares(arrays)
     n = sum(map(len, arrays))
-    if within <= 1e-24:
+    if within == 0:
         return SignificanceResult(1.0, "ANOVA", n, why=NO_NOISE)
     f = between / df[0] / (within / df[1])
     why = "no difference of variances was found"
@@ -227,7 +227,8 @@ def sums_of_squares(arrays: Sequence[Array]) -> tuple[float, float, tuple[float,
     everything = np.concatenate(arrays)
     mean = everything.mean()
     between = sum(len(array) * float(array.mean() - mean) ** 2 for array in arrays)
-    within = sum(float(((array - array.mean()) ** 2).sum()) for array in arrays)
+    varied = [array for array in arrays if not is_constant(array)]
+    within = sum(float(((array - array.mean()) ** 2).sum()) for array in varied)
     return between, within, (float(len(arrays) - 1), float(len(everything) - len(arrays)))
 
 

@@ -50,9 +50,10 @@ class OverallTest:
     names: tuple[str, ...]
     test: SignificanceResult
     why: str  # one sentence: why this test
-    beside: tuple[SignificanceResult, ...] = ()  # further tests
+    further_tests: tuple[SignificanceResult, ...] = ()
     effects: Mapping[str, Interval] = field(default_factory=dict)
-    undefined: Mapping[str, str] = field(default_factory=dict)  # effect sizes, with the reason
+    # effect sizes that the data does not define, with the reason
+    undefined_effects: Mapping[str, str] = field(default_factory=dict)
     p_corrected: float = 1.0  # the p-value of the test, corrected for all sets and measures
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from kitchen.errors import ConfigError, DataError, check_name, did_you_mean
 from kitchen.statistics.comparison import (
     LOSS,
+    RANKS_OF_PAIRS,
     SCORE,
     Comparison,
     Criteria,
@@ -37,7 +38,8 @@ from kitchen.types import Array
 from stages.compare.recorded import RATIOS, RecordedEvaluation, Scored
 
 Groups = Mapping[str, tuple[RecordedEvaluation, ...]]  # by name: a run, or runs with other seeds
-FOR_ALL_PAIRS = ("Tukey", "Games-Howell")  # tests whose p-values are corrected for all pairs
+# tests whose p-values are corrected for all pairs
+FOR_ALL_PAIRS = ("Tukey", "Games-Howell", RANKS_OF_PAIRS)
 VERSUS = " vs "  # between the names of two runs or groups in the name of a metric
 MARGIN = "margin"  # of pairs and labelled answers; compared only if it is named
 MARGIN_SCALE = (
@@ -281,9 +283,9 @@ class _Family:
             found = compare_many_paired(arrays, correction="none", criteria=self.criteria)
         pairs = [self._pair(pair, comparison) for pair, comparison in found.pairs.items()]
         test, why, names = found.test, found.why, tuple(arrays)
-        effects, undefined = found.effects, found.undefined
+        effects, undefined = found.effects, found.undefined_effects
         overall = OverallTest(
-            self.set, self.measure, names, test, why, found.beside, effects, undefined
+            self.set, self.measure, names, test, why, found.further_tests, effects, undefined
         )
         return pairs, overall
 

@@ -82,13 +82,13 @@ def _details(pair: ComparedPair, found: Comparison, report: ComparisonReport) ->
     if correction := _correction(found, report):
         yield "corrected", f"{format_p(found.p_corrected)} ({correction})"
     yield "why this test", found.why
-    for test in found.beside:
+    for test in found.further_tests:
         yield "further test", _p(test)
     for name, effect in found.effects.items():
         name = name.replace("standard deviation", "SD").replace("the first", pair.first)
         name = name.replace("the second", pair.second)
         yield name, effect.format(2 if effect.estimate >= 0.1 else digits)
-    for name, reason in found.undefined.items():
+    for name, reason in found.undefined_effects.items():
         yield name, f"not defined: {reason}"
     yield "detectable", _detectable(found)
     yield "reason", found.reason
@@ -148,11 +148,11 @@ def _overall_details(overall: OverallTest, report: ComparisonReport) -> Rows:
         correction = f"{report.correction}, {len(report.overall)} tests of all runs"
         yield "corrected", f"{format_p(overall.p_corrected)} ({correction})"
     yield "why this test", overall.why
-    for test in overall.beside:
+    for test in overall.further_tests:
         yield "further test", _p(test)
     for name, effect in overall.effects.items():
         yield name, effect.format()
-    for name, reason in overall.undefined.items():
+    for name, reason in overall.undefined_effects.items():
         yield name, f"not defined: {reason}"
 
 

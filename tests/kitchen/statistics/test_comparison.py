@@ -29,7 +29,7 @@ from kitchen.statistics.intervals import (
     newcombe_unpaired,
     welch_interval,
 )
-from kitchen.statistics.significance import mcnemar
+from kitchen.statistics.significance import mann_whitney, mcnemar
 
 RANDOM = np.random.default_rng(0)
 BITS = RANDOM.integers(2, size=200).astype(float)
@@ -49,7 +49,7 @@ def test_same_items_with_scores_of_0_and_1():
     found = compare_paired(BITS, BETTER_BITS)
     assert ends(found.difference) == ends(newcombe_paired(BITS, BETTER_BITS))
     assert found.test == mcnemar(BITS, BETTER_BITS)
-    assert found.beside == (mcnemar(BITS, BETTER_BITS, mid_p=True),)
+    assert found.further_tests == (mcnemar(BITS, BETTER_BITS, mid_p=True),)
     assert ends(found.first) == ends(clopper_pearson(BITS.sum(), 200))
     assert list(found.effects) == ["odds ratio of discordant pairs"]
     assert (found.n, found.verdict) == (200, "better")
@@ -62,7 +62,7 @@ def test_same_items_with_other_scores():
         "BCa bootstrap",
         "sign-flip permutation",
     )
-    assert [test.method for test in found.beside] == ["Wilcoxon"]
+    assert [test.method for test in found.further_tests] == ["Wilcoxon"]
     assert list(found.effects) == ["Cohen's dz", "Cliff's delta"]
     assert found.verdict == "better"
     assert compare_paired(SCORES[:10], BETTER_SCORES[:10]).difference.method == "t"
@@ -111,7 +111,7 @@ def test_other_items_with_other_scores():
     expected = welch_interval(SCORES, BETTER_SCORES[:150], bounds=(0, 1))
     assert ends(found.difference) == ends(expected)
     assert found.test.method == "Welch t"
-    assert [test.method for test in found.beside] == ["Mann-Whitney"]
+    assert [test.method for test in found.further_tests] == ["Mann-Whitney"]
     assert list(found.effects) == ["Hedges' g", "Cliff's delta"]
 
 
@@ -176,7 +176,7 @@ def test_three_evaluations_of_the_same_items():
 def test_three_evaluations_of_other_items():
     equal = compare_many_unpaired({"a": SCORES, "b": BETTER_SCORES, "c": SCORES[:50]})
     assert (equal.test.method, equal.correction) == ("ANOVA", "Tukey")
-    assert [test.method for test in equal.beside] == ["Kruskal-Wallis"]
+    assert [test.method for test in equal.further_tests] == ["Kruskal-Wallis"]
     assert list(equal.effects) == ["eta squared", "epsilon squared"]
     unequal = compare_many_unpaired({"a": SCORES, "b": SCORES / 10, "c": SCORES[:50]})
     assert (unequal.test.method, unequal.correction) == ("Welch's ANOVA", "Games-Howell")
@@ -198,7 +198,7 @@ def test_constant_scores_are_compared_by_ranks(constant, others):
     found = compare_many_unpaired({"a": constant, "b": others[0], "c": others[1]})
     assert found.test.method == "Kruskal-Wallis"
     assert found.test.p_value < 1e-6
-    assert found.beside == ()
+    assert found.further_tests == ()
     assert "equal" in found.why
 
 
@@ -264,11 +264,28 @@ def test_criteria_must_make_sense(options):
 def test_constant_evaluation_is_compared_by_ranks(constant):
     scores = {"a": [constant] * 200, "b": BITS, "c": BETTER_BITS}
     found = compare_many_unpaired(scores)
-    assert (found.test.method, found.beside) == ("Kruskal-Wallis", ())
+    assert (found.test.method, found.further_tests) == ("Kruskal-Wallis", ())
     assert found.test.p_value < 0.001
     assert found.pairs["a", "b"].verdict in ("better", "worse")
     assert "analysis of variance is not defined" in found.why
     assert compare_many_unpaired(dict.fromkeys("abc", BITS * 0)).test.p_value == 1
+
+
+@pytest.mark.parametrize("first, second", [([0.3] * 20, [0.6] * 20), ([0.9] * 3, [0.1] * 30)])
+def test_unequal_constants_are_compared_by_ranks(first, second):
+    found = compare_unpaired(first, second)
+    assert (found.test, found.further_tests) == (mann_whitney(first, second), ())
+    assert found.verdict == ("better" if second > first else "worse")
+    assert "no variance" in found.why
+
+
+def test_pairs_of_unequal_constants_agree_with_the_overall_test():
+    scores = {"a": [0.3] * 20, "b": [0.6] * 20, "c": [0.6] * 20}
+    found = compare_many_unpaired(scores)
+    assert found.test.p_value < 1e-6
+    verdicts = [pair.verdict for pair in found.pairs.values()]
+    assert verdicts == ["better", "better", "cannot tell"]
+    assert {pair.test.method for pair in found.pairs.values()} == {"Dunn, Holm"}
 
 
 @pytest.mark.parametrize("spread, method", [(1, "Tukey"), (9, "Games-Howell")])
