@@ -90,7 +90,7 @@ def _details(pair: ComparedPair, found: Comparison, report: ComparisonReport) ->
         yield name, effect.format(2 if effect.estimate >= 0.1 else digits)
     for name, reason in found.undefined_effects.items():
         yield name, f"not defined: {reason}"
-    yield "detectable", _detectable(found)
+    yield "detectable", _detectable(found, uncorrected=bool(correction))
     yield "reason", found.reason
     if pair.note:
         yield "note", pair.note
@@ -135,11 +135,12 @@ def _p(test: SignificanceResult) -> str:
     return f"{format_p(test.p_value)} ({test.method})"
 
 
-def _detectable(found: Comparison) -> str:
+def _detectable(found: Comparison, uncorrected: bool) -> str:
     """Return the smallest difference that such an evaluation shows with 80 % power."""
     if found.detectable is None:
         return "no difference at all with 80 % power: there are too few items, or no noise is known"
-    return f"a difference of {found.detectable:.2g} or more, with 80 % power"
+    caution = f" at alpha = {found.criteria.alpha:g} without correction" if uncorrected else ""
+    return f"a difference of {found.detectable:.2g} or more, with 80 % power{caution}"
 
 
 def _overall_details(overall: OverallTest, report: ComparisonReport) -> Rows:

@@ -108,7 +108,7 @@ async def measure_kl(
     scored = await _score_answers(weights, prompts, answers)
     scored_by_reference = await _score_answers(reference, reference_prompts, answers)
     nats = [_k3(*pair) for pair in zip(scored, scored_by_reference, strict=True)]
-    return _report(stage, suffix, nats, sum(len(answer.tokens) for answer in answers))
+    return _report(stage, suffix, nats, [len(answer.tokens) for answer in answers])
 
 
 async def _score_answers(
@@ -133,34 +133,35 @@ def _k3(logprobs: Array, reference_logprobs: Array) -> float:
 
 
 def _report(
-    stage: _KLStage, suffix: str, nats: Sequence[float], tokens: int
+    stage: _KLStage, suffix: str, nats: Sequence[float], tokens: Sequence[int]
 ) -> tuple[Metrics, Table]:
-    """Report the KL divergence as means per answer and per token; `nats` has one sum per answer."""
+    """Report the KL divergence per answer and per token, given the sums of each answer."""
     if not np.isfinite(nats).all():
         raise RunFailed(
             f"the KL divergence to {stage.reference} is not a number: a model returned an infinite "
             "log-probability, or none, for a token of a sampled answer."
         )
     mean = interval(nats, bounds=NON_NEGATIVE)
-    per_token = sum(nats) / tokens
+    counted = [(each, size) for each, size in zip(nats, tokens, strict=True) if size]
+    per_token = interval(*zip(*counted, strict=True), bounds=NON_NEGATIVE)
     key = f"{suffix}/{stage.dataset}" if stage.dataset else suffix
-    metrics = Metrics({f"kl{key}": mean.estimate, f"kl_per_token{key}": per_token})
+    metrics = Metrics({f"kl{key}": mean.estimate, f"kl_per_token{key}": per_token.estimate})
     when = suffix.replace("_", " ")
     instructed = " with the instruction" if stage.instruction else ""
     on_dataset = f" on {stage.dataset}" if stage.dataset else ""
     return metrics, Table(
-        f"KL to {stage.reference}{instructed}{when}{on_dataset}, 95 % interval",
+        f"KL to {stage.reference}{instructed}{when}{on_dataset} (k3 estimate, 95 % interval)",
         ("answers", "nats per answer", "nats per token"),
-        ((str(len(nats)), shown_interval(mean), shown_number(per_token, 4)),),
+        ((str(len(nats)), shown_interval(mean), shown_interval(per_token, 4)),),
     )
 
 
-def shown_interval(mean: Interval) -> str:
+def shown_interval(mean: Interval, digits: int = 3) -> str:
     """Return an interval whose numbers, if not 0, do not read as 0."""
     if not mean.known:
-        return f"{shown_number(mean.estimate, 3)} [no interval]"
-    low, high = shown_number(mean.low, 3), shown_number(mean.high, 3)
-    return f"{shown_number(mean.estimate, 3)} [{low}, {high}]"
+        return f"{shown_number(mean.estimate, digits)} [no interval]"
+    low, high = shown_number(mean.low, digits), shown_number(mean.high, digits)
+    return f"{shown_number(mean.estimate, digits)} [{low}, {high}]"
 
 
 def shown_number(number: float, digits: int) -> str:
