@@ -81,6 +81,12 @@ class QualityError(KitchenError):
     exit_code = 5
 
 
+class SuiteFailed(KitchenError):
+    """A test suite of the user that must pass before a run goes on, and did not."""
+
+    exit_code = 6
+
+
 class Interrupted(KitchenError):
     """A run stopped by Ctrl-C, with its progress saved."""
 

@@ -1,6 +1,15 @@
 """Claim extraction: SciFact data, answers as claim lines, and their measures."""
 
 from stages.claims.answer import Claim, ClaimAnswer, Relation, parse_answer
+from stages.claims.gate import (
+    GateConfig,
+    RunTestSuite,
+    SchemaConfig,
+    SkipGate,
+    SuiteConfig,
+    ValidateData,
+    gate_stages,
+)
 from stages.claims.measures import score_answer
 from stages.claims.rows import ClaimRow, row_of_texts, scifact_row
 from stages.claims.scifact import Document, EvidenceSet, ScifactClaim, read_claims, read_corpus
@@ -16,11 +25,18 @@ __all__ = [
     "DataReport",
     "Document",
     "EvidenceSet",
+    "GateConfig",
     "LineWeights",
     "Relation",
+    "RunTestSuite",
+    "SchemaConfig",
     "SchemaField",
     "ScifactClaim",
+    "SkipGate",
+    "SuiteConfig",
     "SuiteResult",
+    "ValidateData",
+    "gate_stages",
     "parse_answer",
     "read_claims",
     "read_corpus",

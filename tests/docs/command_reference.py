@@ -26,6 +26,7 @@ _FAILURES = (
     errors.DataError,
     errors.BackendError,
     errors.QualityError,
+    errors.SuiteFailed,
     errors.Interrupted,
 )
 

@@ -1,0 +1,13 @@
+"""Validation of data by a test suite and a schema, without training."""
+
+from kitchen import Recipe, Step, sequence
+from stages import claims
+
+
+class ClaimValidation(Recipe):
+    """The gate of recipes.claim_extraction alone: pytest, then a schema for a JSONL file."""
+
+    gate: claims.GateConfig = claims.GateConfig()
+
+    def workflow(self) -> Step:
+        return sequence(*claims.gate_stages(self.gate, required=True))
