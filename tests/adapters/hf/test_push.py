@@ -102,7 +102,10 @@ TRAINED_BY_ROLLOUTS = {
     ),
     "distillation": (
         ("instruction=Be brief.", "evaluation.max_tokens=4"),
-        ("**KL to owner/tiny with the instruction before (k3 estimate,", "| loss, nats per token |"),
+        (
+            "**KL to owner/tiny with the instruction before (k3 estimate,",
+            "| loss, nats per token |",
+        ),
     ),
 }
 
