@@ -47,10 +47,9 @@ class TrainingRecipe(Recipe):
         )
 
 
-class EpochRecipe(TrainingRecipe):
-    """Settings of recipes that train on a data set, in epochs."""
+class EpochSettings(TrainingRecipe):
+    """Settings of recipes that train in epochs, without those of an evaluation."""
 
-    evaluation: EvalConfig = EvalConfig()
     # optimiser steps between measurements of the held-out loss, each with an export of the weights;
     # 0 for none
     eval_every: NonNegativeInt = 50
@@ -61,6 +60,12 @@ class EpochRecipe(TrainingRecipe):
     dataset: str = DEFAULT_DATASET
     epochs: PositiveInt = 1  # passes over the data
     max_steps: PositiveInt | None = None  # maximum number of optimiser steps; null for all epochs
+
+
+class EpochRecipe(EpochSettings):
+    """Settings of recipes that train on a data set, in epochs."""
+
+    evaluation: EvalConfig = EvalConfig()
 
 
 class RolloutRecipe(TrainingRecipe):

@@ -33,12 +33,14 @@ PACKAGED: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "ingredients": ("train", "new_names", "new_grammars", "hand_typed"),
         "arithmetic": ("train", "held_out"),
+        "claims": ("claims_train", "claims_held_out", "claims_other_wording", "corpus"),
     }
 )
 ABOUT: Mapping[str, str] = MappingProxyType(
     {
         "ingredients": "A recipe line, and the JSON object of its parts.",
         "arithmetic": "A sum, difference or product of two digits, and its value.",
+        "claims": "Claims on invented studies, and the evidence for and against them.",
     }
 )
 # OWNER/NAME[:CONFIGURATION][@REVISION], also as an address
@@ -52,10 +54,11 @@ _HUB_NAME = re.compile(
 class LocalDatasets:
     """Data sets by path or by packaged name.
 
-    A name is a packaged data set (`ingredients`, `arithmetic`), a file (its one split is "train"),
-    or a folder with one file per split (train.jsonl, test.jsonl, ...), or several numbered ones
-    (train-00000-of-00002.parquet), or a folder for each. Hidden files and those that describe the
-    data, such as dataset_info.json, are not read. Relative paths begin at `root`. Files are
+    A name is a packaged data set (`ingredients`, `arithmetic`, `claims`), a file (its one split is
+    "train"), or a folder with one file per split (train.jsonl, test.jsonl, ...), or several
+    numbered ones (train-00000-of-00002.parquet), or a folder for each. Hidden files and those that
+    describe the data, such as dataset_info.json, are not read. Relative paths begin at `root`.
+    Files are
 
     * .jsonl: one JSON object per line; blank lines are skipped;
     * .json: an array of objects, or an object whose field "data" is one;

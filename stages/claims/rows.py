@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kitchen.errors import DataError
 from stages.chat.conversations import Conversation
@@ -33,6 +33,10 @@ class ClaimRow:
             raise DataError(f"{self.where}: claim {self.id} has no evidence to learn from")
         messages = (Message("user", self.prompt), Message("assistant", self.answer.text()))
         return Conversation(messages, self.where, single_turn=True, prompt_length=1)
+
+    def question(self) -> Conversation:
+        """Return the row as a prompt and its answer, which is empty where the data has none."""
+        return replace(self, answer=self.answer or ClaimAnswer()).conversation()
 
 
 def scifact_row(

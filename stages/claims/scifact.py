@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,21 +65,39 @@ def read_corpus(path: Path) -> dict[str, Document]:
 
     Raises DataError naming file, line and field.
     """
+    return documents_by_id(_rows(path), str(path))
+
+
+def documents_by_id(
+    rows: Iterable[tuple[str, Mapping[str, Any]]], name: str
+) -> dict[str, Document]:
+    """Return documents by id from rows and their places; `name` is that of the corpus.
+
+    Raises DataError naming place and field.
+    """
     documents: dict[str, Document] = {}
-    for where, row in _rows(path):
-        id = _id(row, "doc_id", where)
-        if id in documents:
-            raise DataError(f"{where}: doc_id {id} occurs twice; every document needs its own id")
-        sentences = row.get("abstract")
-        if not isinstance(sentences, list) or not _all_text(sentences):
-            raise DataError(f"{where}: abstract must be a list of sentences")
-        title = row.get("title") or ""
-        if not isinstance(title, str):
-            raise DataError(f"{where}: title must be text")
-        documents[id] = Document(id, title, tuple(sentences))
+    for where, row in rows:
+        document = parse_document(row, where)
+        if document.id in documents:
+            raise DataError(
+                f"{where}: doc_id {document.id} occurs twice; every document needs its own id"
+            )
+        documents[document.id] = document
     if not documents:
-        raise DataError(f"{path}: the corpus has no documents")
+        raise DataError(f"{name}: the corpus has no documents")
     return documents
+
+
+def parse_document(row: Mapping[str, Any], where: str) -> Document:
+    """Parse a row of a corpus; raises DataError naming place and field."""
+    id = _id(row, "doc_id", where)
+    sentences = row.get("abstract")
+    if not isinstance(sentences, list) or not _all_text(sentences):
+        raise DataError(f"{where}: abstract must be a list of sentences")
+    title = row.get("title") or ""
+    if not isinstance(title, str):
+        raise DataError(f"{where}: title must be text")
+    return Document(id, title, tuple(sentences))
 
 
 def read_claims(path: Path, corpus: Mapping[str, Document]) -> list[ScifactClaim]:
@@ -90,19 +108,23 @@ def read_claims(path: Path, corpus: Mapping[str, Document]) -> list[ScifactClaim
     """
     claims: dict[str, ScifactClaim] = {}
     for where, row in _rows(path):
-        id = _id(row, "id", where)
-        if id in claims:
-            raise DataError(f"{where}: id {id} occurs twice; every claim needs its own id")
-        text = row.get("claim")
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{where}: claim must be a text that is not empty")
-        evidence = _evidence(row["evidence"], corpus, where) if "evidence" in row else None
-        claims[id] = ScifactClaim(
-            id, text.strip(), evidence, _cited(row, evidence, corpus, where), where
-        )
+        claim = parse_claim(row, where, corpus)
+        if claim.id in claims:
+            raise DataError(f"{where}: id {claim.id} occurs twice; every claim needs its own id")
+        claims[claim.id] = claim
     if not claims:
         raise DataError(f"{path}: there are no claims")
     return list(claims.values())
+
+
+def parse_claim(row: Mapping[str, Any], where: str, corpus: Mapping[str, Document]) -> ScifactClaim:
+    """Parse a row of claims; raises DataError as `read_claims` does."""
+    id = _id(row, "id", where)
+    text = row.get("claim")
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{where}: claim must be a text that is not empty")
+    evidence = _evidence(row["evidence"], corpus, where) if "evidence" in row else None
+    return ScifactClaim(id, text.strip(), evidence, _cited(row, evidence, corpus, where), where)
 
 
 def _evidence(value: Any, corpus: Mapping[str, Document], where: str) -> tuple[EvidenceSet, ...]:

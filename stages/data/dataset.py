@@ -25,6 +25,7 @@ from stages.data.views import select
 from stages.train.schedules import PlannedSteps
 
 T = TypeVar("T")
+B = TypeVar("B")
 log = structlog.get_logger("stages.data")
 DEFAULT_DATASET = "ingredients"
 ROWS_COLUMNS = ("split", "use", "rows", "available", "files")
@@ -215,27 +216,34 @@ def shuffled_batches(
     collate: Callable[[Sequence[T]], tuple[Datum, ...]],
 ) -> Iterable[Batch]:
     """Return batches of `size` items in this epoch's order, collated on access."""
+    return shuffled_groups(items, epoch, size, seed, lambda group: Batch(collate(group)))
+
+
+def shuffled_groups(
+    items: Sequence[T], epoch: Epoch, size: int, seed: int, collate: Callable[[Sequence[T]], B]
+) -> Iterable[B]:
+    """Return groups of `size` items in this epoch's order, each collated on access."""
     random = np.random.default_rng([seed, epoch.number])
     order = random.permutation(len(items))[: epoch.steps * size]
-    return _Batches(order, size, items, collate)
+    return _Groups(order, size, items, collate)
 
 
 @dataclass(frozen=True)
-class _Batches(Generic[T]):
-    """A known number of batches, collated on access."""
+class _Groups(Generic[T, B]):
+    """A known number of groups, collated on access."""
 
     order: Indices
     size: int
     items: Sequence[T]
-    collate: Callable[[Sequence[T]], tuple[Datum, ...]]
+    collate: Callable[[Sequence[T]], B]
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.size)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[B]:
         for start in range(0, len(self.order), self.size):
             indices = self.order[start : start + self.size].tolist()
-            yield Batch(self.collate([self.items[index] for index in indices]))
+            yield self.collate([self.items[index] for index in indices])
 
 
 def normalise_weights(data: Sequence[Datum]) -> tuple[Datum, ...]:

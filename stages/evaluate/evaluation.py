@@ -244,7 +244,7 @@ class _Evaluator:
         prompts = prompts_with_room(
             conversations, self.tokenizer, self.render, self.config.max_tokens, MAX_TOKENS
         )
-        _report_left_out(name, len(conversations), len(prompts))
+        report_left_out(name, len(conversations), len(prompts))
         sampled = await sample_answers(
             self.sampler,
             list(prompts.values()),
@@ -296,7 +296,7 @@ class _Evaluator:
         )
 
 
-def _report_left_out(name: str, rows: int, prompts: int) -> None:
+def report_left_out(name: str, rows: int, prompts: int) -> None:
     """Log how many rows of a set are left out; raises DataError if all are."""
     if not prompts:
         raise DataError(

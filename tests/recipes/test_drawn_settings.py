@@ -21,6 +21,7 @@ ONE_STEP: dict[str, dict[str, Any]] = {
     "sl_basic": {"dataset": "chats", "max_steps": 1},
     "chat_sl": {"mixture": {"chats": 1.0}, "steps": 1},
     "dpo": {"dataset": "pairs", "max_steps": 1},
+    "claim_extraction": {"dataset": "claims", "max_steps": 1},
     "kto": {"dataset": "pairs", "max_steps": 1},
     "rl": {"dataset": "chats", "steps": 1},
     "rlhf": {"preferences": "pairs", "steps": 1},

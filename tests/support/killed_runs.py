@@ -22,6 +22,7 @@ from kitchen.config.order import Order
 from kitchen.ports import Row
 from kitchen.runs.execute import execute
 from recipes.chat_sl import ChatSl
+from recipes.claim_extraction import ClaimExtraction
 from recipes.distillation import Distillation
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.dpo import Dpo
@@ -30,6 +31,7 @@ from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
+from tests.support.claims import CLAIM_SPLITS
 from tests.support.judged import RlhfWithBracketJudge
 
 WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
@@ -51,6 +53,7 @@ DATA: Mapping[str, Mapping[str, Sequence[Row]]] = {
     "pairs": {"train": PAIRS, "held": PAIRS[:2]},
     "rated": {"train": RATED, "held": RATED[:3]},
     "alphabet": {"train": LETTERS, "held": LETTERS[:2]},
+    "claims": CLAIM_SPLITS,
     "farewells": {"train": CHATS[::-1], "held": CHATS[:1]},
 }
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
@@ -87,6 +90,10 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
             "mistakes": {"tries": 8, "max_tokens": 200},
             "rendering": {"max_tokens": 250, "overlong": "drop"},
         },
+    ),
+    "claim_extraction": (
+        ClaimExtraction,
+        {**EPOCHS, "dataset": "claims", "evaluation": {"max_tokens": 8, "draws": 2}},
     ),
     "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "kto_rated": (Kto, {**EPOCHS, "dataset": "rated", "beta": 0.5}),

@@ -1,0 +1,50 @@
+"""Claim extraction: state a hypothesis, cite documents as evidence, and relate the two."""
+
+from pydantic import PositiveFloat, PositiveInt
+
+from kitchen import Step, every, for_each, sequence
+from recipes._base import EpochSettings
+from stages import chat, claims, data, evaluate, train
+
+
+class ClaimExtraction(EpochSettings):
+    """Cross-entropy on claim lines, with a penalty on documents that the prompt lacks."""
+
+    # claims to train on, in SciFact's format or as prompt and completion: a packaged data set, a
+    # file or a folder
+    dataset: str = "claims"
+    # documents that the claims cite: a file; null for the split `corpus` of `dataset`
+    corpus: str | None = None
+    # claims to evaluate on: a file or folder; null for the held-out splits of `dataset`
+    held_out: str | None = None
+    hypothesis: bool = True  # whether prompts have the hypothesis
+    rendering: chat.RenderDataset = chat.RenderDataset(max_tokens=2048)
+    token_weights: claims.TokenWeights = claims.TokenWeights()
+    penalty: claims.CitationPenalty = claims.CitationPenalty()
+    evaluation: claims.ClaimEvalConfig = claims.ClaimEvalConfig()
+    learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
+    batch_size: PositiveInt = 16  # claims per optimiser step
+    epochs: PositiveInt = 4  # passes over the data
+
+    def workflow(self) -> Step:
+        sources = self.corpus, self.held_out, self.hypothesis
+        epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps).using(claims.CLAIMS)
+        batches = claims.ShuffledClaims(self.batch_size, self.seed)
+        return sequence(
+            claims.LoadClaims(self.dataset, self.reading, self.seed, None, *sources),
+            train.OpenSession(self.model, self.lora),
+            evaluate.StartExports(),
+            claims.RenderClaims(self.rendering, self.token_weights),
+            for_each(epochs)(
+                for_each(batches, ahead=self.ahead, save=self.save_every)(
+                    claims.ForwardBackwardClaims(self.penalty, self.rendering, self.seed),
+                    self.optim,
+                    every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                    claims.ReportClaimStep(self.penalty.weight),
+                    every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                )
+            ),
+            train.SaveFinal(),
+            claims.EvaluateClaims(self.evaluation, self.rendering, self.seed),
+            claims.ReportClaims(),
+        )
