@@ -43,7 +43,7 @@ from stages.chat.row_fields import REFUSED_IN_PREFERENCES
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.chat.token_table import pair_table
 from stages.data.dataset import DatasetLoader, HeldOut, load_splits
-from stages.data.splits import DatasetReader, ParsedRows
+from stages.data.splits import HELD_OUT_SEED, DatasetReader, ParsedRows
 from stages.evaluate.evaluation import UNSAMPLED, EvalConfig
 from stages.evaluate.graded_answers import grade_samples
 from stages.evaluate.record import RecordedItem
@@ -327,7 +327,11 @@ class MistakesConfig:
 
 
 class SampleRejectedAnswers(Stage):
-    """Sample answers for comparisons without a rejected one, and take the first wrong answer."""
+    """Sample answers for comparisons without a rejected one, and take the first wrong answer.
+
+    The answers of held-out sets do not depend on `seed`, so that runs with other seeds are judged
+    by the same pairs.
+    """
 
     memoize = True
     model: str  # a name of weights
@@ -376,7 +380,7 @@ class SampleRejectedAnswers(Stage):
         answers = await sample_answers(
             sampler,
             list(prompts.values()),
-            [self.seed, crc32(b"mistakes"), crc32(name.encode())],
+            [HELD_OUT_SEED if name else self.seed, crc32(b"mistakes"), crc32(name.encode())],
             count=self.config.tries,
             max_tokens=self.config.max_tokens,
             temperature=self.config.temperature,

@@ -514,6 +514,26 @@ def test_the_evaluation_metric_decides_which_answer_is_wrong(metric: Any, wrong:
     assert found.texts == {"": {0: wrong}}
 
 
+class SeededAnswers(FixedAnswers):
+    """A client whose samplers answer each prompt with the seed of the request."""
+
+    def sample(self, prompt: Any, *, count: int, seed: int, **how: Any) -> Any:
+        self.texts = (f"no {seed}",)
+        return super().sample(prompt, count=count)
+
+
+def test_held_out_rejections_are_the_same_for_every_seed() -> None:
+    row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
+    rows = Comparisons((row,), {"held": (row,)})
+    texts = []
+    for seed in (0, 1, 7):
+        stage = SampleRejectedAnswers("any", RenderDataset(), seed=seed)
+        found, _ = asyncio.run(stage.run(SeededAnswers(), ByteTokenizer(), rows))
+        texts.append(found.texts)
+    assert len({each["held"][0] for each in texts}) == 1
+    assert len({each[""][0] for each in texts}) == 3
+
+
 def test_json_answers_are_compared_as_objects_by_default() -> None:
     row = comparison({"prompt": "q", "completion": '{"a": 1, "b": 2}'}, "here:1")
     stage = SampleRejectedAnswers("any", RenderDataset(), evaluation=EvalConfig(metric="loss"))
