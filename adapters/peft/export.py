@@ -15,11 +15,12 @@ from torch import nn
 from adapters.folders import CONFIG, base_of, peft_base_fields, tokenizer_files
 from adapters.peft.adapter_folder import WEIGHTS, read_adapter
 from adapters.peft.checkpoints import SavedCheckpoint, read_checkpoint
-from adapters.peft.model.base_model import BaseModel, load_base, progress_bars_disabled
+from adapters.peft.model.base_model import BaseModel, load_base
 from adapters.peft.model.lora import LoraAdapter, adapted_paths, check_fit
 from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.sampling.frozen_model import check_base
 from adapters.peft.settings import Settings
+from adapters.progress_bars import progress_bars_disabled
 from kitchen.backend.atomic_folder import atomic_folder, check_folder_unused
 from kitchen.backend.folder_files import check_inside
 from kitchen.errors import BackendError

@@ -18,6 +18,7 @@ from adapters.peft.model.hf_attention import use_tiled_attention
 from adapters.peft.model.lora import report_untrained, target_paths
 from adapters.peft.model.network import ForwardMode, choose_forward_mode
 from adapters.peft.settings import Settings
+from adapters.progress_bars import progress_bars_disabled
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 from kitchen.types import Lora
@@ -137,19 +138,3 @@ def _explained(folder: Path) -> Iterator[None]:
     except Exception as error:
         reason = why_not_opened(folder, error)
         raise BackendError(f"the model cannot be opened: {reason}") from error
-
-
-@contextmanager
-def progress_bars_disabled() -> Iterator[None]:
-    """Disable the progress bars of transformers within a block."""
-    import transformers
-
-    library: Any = transformers
-    logging = library.utils.logging
-    were_enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if were_enabled:
-            logging.enable_progress_bar()

@@ -1,0 +1,1 @@
+"""Entailment and sentence similarity by models of transformers."""
