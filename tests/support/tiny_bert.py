@@ -36,8 +36,9 @@ def tiny_bert(
         intermediate_size=64,
         max_position_embeddings=length,
         initializer_range=0.3,
-        **({"id2label": dict(enumerate(names))} if names else {}),
     )
+    if names:
+        config.id2label = dict(enumerate(names))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = (BertForSequenceClassification if names else BertModel)(config)
