@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from kitchen import Lora, Recipe
 from kitchen.errors import ConfigError
@@ -23,7 +31,7 @@ class TrainingRecipe(Recipe):
     # weights to start from: packaged:NAME, path:DIR, run:ID@best, or NAME[@REVISION] on the hub
     model: ModelName = "packaged:smollm2-135m-instruct"
     reading: DataConfig = DataConfig()
-    lora_rank: LoraRank = 16  # rank of the LoRA matrices; alpha is twice the rank
+    lora_rank: LoraRank = 16  # rank of the LoRA matrices
     learning_rate: PositiveFloat = 1e-4  # peak learning rate, reached at the end of warm-up
     schedule: ScheduleName = "linear"  # learning rate schedule after warm-up
     warmup_steps: NonNegativeInt = 0  # length of the warm-up, in optimiser steps
@@ -50,6 +58,12 @@ class TrainingRecipe(Recipe):
 class EpochSettings(TrainingRecipe):
     """Settings of recipes that train in epochs, without those of an evaluation."""
 
+    # scale of the LoRA update, times the rank; null for twice the rank
+    lora_alpha: PositiveFloat | None = None
+    # share of the inputs of LoRA layers that are set to 0 in training
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    # linear layers that get LoRA weights: those of attention, of the MLP, or all
+    lora_layers: Literal["all", "attention", "mlp"] = "all"
     # optimiser steps between measurements of the held-out loss, each with an export of the weights;
     # 0 for none
     eval_every: NonNegativeInt = 50
@@ -60,6 +74,17 @@ class EpochSettings(TrainingRecipe):
     dataset: str = DEFAULT_DATASET
     epochs: PositiveInt = 1  # passes over the data
     max_steps: PositiveInt | None = None  # maximum number of optimiser steps; null for all epochs
+
+    @property
+    def lora(self) -> Lora:
+        """The LoRA configuration of the weights to train."""
+        return replace(
+            super().lora,
+            alpha=self.lora_alpha or super().lora.alpha,
+            dropout=self.lora_dropout,
+            train_attn=self.lora_layers != "mlp",
+            train_mlp=self.lora_layers != "attention",
+        )
 
 
 class EpochRecipe(EpochSettings):

@@ -24,7 +24,7 @@ from kitchen.ports.training import TrainingSession
 from kitchen.types import Checkpoint, Lora
 
 NAMED_LOSSES = frozenset(f"loss {name}" for name in LOSSES)
-ALL_CAPABILITIES = NAMED_LOSSES | {"custom loss", "top_logprobs", "export"}
+ALL_CAPABILITIES = NAMED_LOSSES | {"custom loss", "top_logprobs", "export", "lora_targets"}
 # capabilities by kind of server; "loss ?": it may have more losses than are listed
 SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
     "tinker": ALL_CAPABILITIES | {"loss gspo", "loss stable_reinforce", "loss ?"},

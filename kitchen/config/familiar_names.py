@@ -8,10 +8,6 @@ from types import MappingProxyType
 GUIDE = "docs/coming-from.md"
 _NO_PADDING = "not needed: the local engine always processes sequences without padding"
 _BATCH = "batch_size is the number of sequences per optimiser step"
-_LORA = (
-    "not a setting: alpha is twice lora_rank, dropout is 0, and all linear layers of attention and "
-    "MLP are adapted"
-)
 _4BIT = "use --set training.quantization=4bit"
 _OBSERVER = "not supported; an observer can send metrics to a tracker"
 _WARMUP = "not supported; use warmup_steps"
@@ -26,9 +22,7 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "dataset_name": "use dataset",
         "datasets": "use dataset, or recipes.chat_sl for several data sets",
         "lora_r": "use lora_rank",
-        "lora_alpha": _LORA,
-        "lora_target_modules": _LORA,
-        "lora_dropout": _LORA,
+        "lora_target_modules": "use lora_layers, in recipes that train in epochs",
         "lora_model_dir": "use model=path:DIR",
         "load_in_4bit": _4BIT,
         "adapter": f"always LoRA; for QLoRA, {_4BIT}",

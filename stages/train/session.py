@@ -70,7 +70,11 @@ class OpenSession(Stage):
         return tokenizer, TrainedModel(model, models.hidden_size(model), alpha), table
 
     def needs(self) -> Iterable[Need]:
-        is_set = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}
+        is_set = {
+            "lora_alpha": self.lora.alpha is not None,
+            "lora_dropout": self.lora.dropout > 0,
+            "lora_targets": not (self.lora.train_attn and self.lora.train_mlp),
+        }
         return [Need(TrainingClient, name, required=False) for name in is_set if is_set[name]]
 
 

@@ -14,6 +14,8 @@ PAGE = Path(__file__).parents[2] / GUIDE
 # names of Python arguments and commands, and names that recipes have too
 NOT_SETTINGS = {
     "learning_rate",
+    "lora_alpha",
+    "lora_dropout",
     "max_steps",
     "warmup_steps",
     "beta",
