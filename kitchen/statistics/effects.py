@@ -24,6 +24,9 @@ from kitchen.statistics.samples import (
 )
 from kitchen.types import Array
 
+TOO_LARGE = "the effect is too large for its interval to be computed"
+MAX_NONCENTRALITY = 1e8  # above it, noncentral distributions take minutes to compute
+
 
 def discordant_odds_ratio(first: Scores, second: Scores, confidence: float = 0.95) -> Interval:
     """Return the odds that an item on which two sets of 0/1 scores differ is right in the second.
@@ -242,6 +245,8 @@ def _noncentralities(
 ) -> tuple[float, float]:
     """Return the noncentralities, at least 0, at which a statistic is a tail quantile."""
     tail = (1 - check_probability("confidence", confidence)) / 2
+    if start > MAX_NONCENTRALITY:
+        raise DataError(TOO_LARGE)
 
     def end(probability: float) -> float:
         if distribution(0.0) <= probability:
@@ -257,17 +262,15 @@ def _noncentralities(
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     from scipy.optimize import brentq
 
-    too_large = "the effect is too large for its interval to be computed"
-
     def checked_function(value: float) -> float:
         found = function(value)
         if math.isnan(found):  # beyond the precision of the distribution
-            raise DataError(too_large)
+            raise DataError(TOO_LARGE)
         return found
 
     if checked_function(low) * checked_function(high) > 0:
-        raise DataError(too_large)
+        raise DataError(TOO_LARGE)
     root = float(brentq(checked_function, low, high, xtol=1e-12, rtol=1e-12))
     if abs(function(root)) > 1e-6:  # a jump in the tails of noncentral t
-        raise DataError(too_large)
+        raise DataError(TOO_LARGE)
     return root
