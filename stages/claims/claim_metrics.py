@@ -28,7 +28,7 @@ def find_metrics(names: tuple[str, ...]) -> Mapping[str, ClaimMetric]:
         key = name.rpartition(":")[2]
         if key in MEASURES or key in metrics:
             raise ConfigError(
-                f"evaluation.metrics={name}: there is a measure called {key!r} already; rename the "
+                f"evaluation.metrics=[{name}]: there is already a measure {key!r}; rename the "
                 "function, or leave it out"
             )
         metrics[key] = _find(name)
@@ -41,8 +41,8 @@ def _find(name: str) -> ClaimMetric:
     installed = {entry.name: entry for entry in entry_points(group=METRICS)}
     if name not in installed:
         raise ConfigError(
-            f"evaluation.metrics={name}: there is no such metric; {did_you_mean(name, installed)} "
-            "(a function of your own is named as MODULE:FUNCTION)"
+            f"evaluation.metrics=[{name}]: there is no such metric; "
+            f"{did_you_mean(name, installed)} (a function of your own is named as MODULE:FUNCTION)"
         )
     metric: ClaimMetric = installed[name].load()
     return metric
@@ -59,7 +59,7 @@ def bleu(answer: str, reference: str) -> float:
     """Return sentence BLEU / 100 by sacrebleu (Post, 2018, arXiv:1804.08771)."""
     if find_spec("sacrebleu") is None:
         raise ConfigError(
-            "evaluation.metrics=bleu needs sacrebleu, which is not installed here: "
+            "evaluation.metrics=[bleu] needs sacrebleu, which is not installed here: "
             f"{install_command_for('sacrebleu') or 'pip install sacrebleu'}"
         )
     from sacrebleu import sentence_bleu

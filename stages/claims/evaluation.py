@@ -297,13 +297,13 @@ def scores_by_measure(answers: Sequence[ScoredAnswer]) -> dict[str, list[float]]
     for answer in answers:
         for measure, score in answer.scores.items():
             scores.setdefault(measure, {}).setdefault(answer.row, []).append(score)
-    order = {measure: at for at, measure in enumerate(MEASURES)}
-    names = sorted(scores, key=lambda measure: (order.get(measure, len(order)), measure))
-    return {name: [_mean(tries) for tries in scores[name].values()] for name in names}
+    others = sorted(scores.keys() - MEASURES.keys())
+    names = [*(measure for measure in MEASURES if measure in scores), *others]
+    return {name: _means(scores[name]) for name in names}
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _means(by_row: Mapping[int, Sequence[float]]) -> list[float]:
+    return [sum(tries) / len(tries) for tries in by_row.values()]
 
 
 def _against_majority(
@@ -318,8 +318,8 @@ def _against_majority(
             supports.setdefault(answer.row, []).append(answer.supporting)
     if not rights:
         return []
-    right, supporting = map(list, (map(_mean, rights.values()), map(_mean, supports.values())))
-    verb = "supports" if _mean(supporting) >= 0.5 else "refutes"
+    right, supporting = _means(rights), _means(supports)
+    verb = "supports" if sum(supporting) >= len(supporting) / 2 else "refutes"
     majority = [share if verb == "supports" else 1 - share for share in supporting]
     gain = paired_interval(majority, right)
     baseline = f"share right if every relation were {verb!r}"

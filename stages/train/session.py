@@ -128,6 +128,7 @@ def find_initial_weights(
                 f"{weights.model}: the adapter has rank {adapter.rank}, but this session would "
                 f"have rank {lora.rank}; set lora_rank={adapter.rank}"
             )
+        _check_adapter_settings(weights.model, lora, adapter)
         lora = replace(lora, alpha=adapter.alpha)
     initial = InitialWeights(weights, lora, adapter is not None)
     saved_shape = weights.record["facts"].get("lora", "") if weights.record else ""
@@ -137,6 +138,19 @@ def find_initial_weights(
             f"{initial.shape}; use the settings of that run"
         )
     return initial
+
+
+def _check_adapter_settings(model: str, lora: Lora, adapter: Lora) -> None:
+    """Raise ConfigError for an alpha or layers other than those of an adapter."""
+    if lora.alpha not in (None, 2.0 * lora.rank, adapter.alpha):
+        raise ConfigError(
+            f"{model}: the adapter has alpha {adapter.alpha:g}, but lora_alpha={lora.alpha:g}; "
+            "leave lora_alpha out to train with the adapter's own"
+        )
+    if not (lora.train_attn and lora.train_mlp) or lora.train_unembed:
+        raise ConfigError(
+            f"{model}: the layers with LoRA weights are those of the adapter; leave lora_layers out"
+        )
 
 
 def load_initial_weights(

@@ -247,7 +247,7 @@ def test_unknown_names_are_errors(tmp_path: Path) -> None:
     put(tmp_path, "notes/readme.md", "")
     for name, message in {
         "ingredient": "did you mean 'ingredients'",
-        "zebra": r"called 'zebra'; there are: arithmetic, chats\.jsonl, deep, ingredients",
+        "zebra": r"called 'zebra'; there are: arithmetic, chats\.jsonl, claims, deep, ingredients",
         "": "no data set is called ''",
         "chat.jsonl": r"no such file or folder; did you mean 'chats\.jsonl'",
         "deep/pair.csv": r"did you mean 'deep/pairs\.csv'",

@@ -129,6 +129,21 @@ def test_check_names_what_cannot_be_continued(
             cook(kitchen, recipe, cls.__name__)
 
 
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"lora_alpha": 6.0}, "the adapter has alpha 12, but lora_alpha=6"),
+        ({"lora_layers": "mlp"}, "leave lora_layers out"),
+    ],
+)
+def test_settings_that_differ_from_an_adapter_are_refused(
+    settings: dict[str, Any], text: str, adapter: Path, tmp_path: Path
+) -> None:
+    recipe: Any = SlBasic(**{**SMALL, **settings, "dataset": "chats", "model": f"path:{adapter}"})
+    [problem] = verify(recipe.workflow(), local(tmp_path / "runs").ports())
+    assert text in str(problem)
+
+
 def test_the_card_names_the_base_of_an_adapter(adapter: Path, base: Path, tmp_path: Path) -> None:
     from adapters.fake.hub import FakeHub
     from kitchen.artifacts.publish import publish
