@@ -102,7 +102,10 @@ def compare_evaluations(groups: Groups, options: CompareOptions) -> ComparisonRe
             overall += [test] if test else []
     if all(pair.comparison is None for pair in pairs):
         problems = [f"{pair.set}, {pair.measure}: {pair.problem}" for pair in pairs]
-        raise DataError("nothing can be compared: " + "; ".join(dict.fromkeys(problems or notes)))
+        if not problems:
+            of_margins = [note for note in notes if MARGIN_SCALE in note]
+            problems = of_margins or ["the runs share no measure of a set", *map(_recorded, runs)]
+        raise DataError("nothing can be compared: " + "; ".join(dict.fromkeys(problems)))
     return ComparisonReport(
         tuple(_corrected(pairs, options.correct)),
         tuple(_corrected_overall(overall, options.correct)),
@@ -110,6 +113,12 @@ def compare_evaluations(groups: Groups, options: CompareOptions) -> ComparisonRe
         options.alpha,
         tuple(notes),
     )
+
+
+def _recorded(run: RecordedEvaluation) -> str:
+    """Return the measures and sets of a run, such as `rl0 has reward of new_names`."""
+    measures = dict.fromkeys(chain.from_iterable(run.sets.values()))
+    return f"{run.run} has {', '.join(measures)} of {', '.join(run.sets)}"
 
 
 def check_design(groups: Mapping[str, Sequence[object]], options: CompareOptions) -> None:

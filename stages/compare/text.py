@@ -33,10 +33,13 @@ def verdict_sentence(pair: ComparedPair) -> str:
     means = f"{found.second.estimate:.{digits}f} against {found.first.estimate:.{digits}f}"
     if found.criteria.measure.lower_is_better:
         means += " (lower is better)"
+    if found.verdict == "same" and found.equivalence is not None:
+        margin, within = found.criteria.margin, found.equivalence
+        return (
+            f"{second} and {first} are the same within the margin of {margin:g}: {means}, a "
+            f"difference of {within.format(digits, sign=True)} ({_percent(within.confidence)})."
+        )
     numbers = f"{means}, a difference of {found.difference.format(digits, sign=True)}"
-    if found.verdict == "same":
-        margin = found.criteria.margin
-        return f"{second} and {first} are the same within the margin of {margin:g}: {numbers}."
     if found.verdict == "cannot tell":
         return f"Cannot tell whether {second} is better or worse than {first}: {numbers}."
     return f"{second} is {found.verdict} than {first}: {numbers}."
@@ -75,6 +78,10 @@ def _details(pair: ComparedPair, found: Comparison, report: ComparisonReport) ->
     yield pair.first, _mean(found.first, pair.first_seeds, digits)
     yield pair.second, _mean(found.second, pair.second_seeds, digits)
     yield "difference", f"{found.difference.format(digits, sign=True)} ({found.difference.method})"
+    if found.equivalence is not None:
+        level = _percent(found.equivalence.confidence)
+        within = found.equivalence.format(digits, sign=True)
+        yield "equivalence", f"{level} interval {within}, margin {found.criteria.margin:g}"
     if found.by_seeds is not None and found.by_seeds_test is not None:
         by_seeds = found.by_seeds.format(digits, sign=True)
         yield "by seeds alone", f"{by_seeds}, {_p(found.by_seeds_test)}"

@@ -44,7 +44,7 @@ def test_a_verdict_is_one_sentence(
     [(name, measure, sentence)] = verdicts.rows
     assert (name, measure) == ("test", "exact_match")
     assert sentence.startswith(words)
-    assert sentence.endswith("].")
+    assert sentence.endswith(("].", "] (90 %)."))
 
 
 def test_details_count_the_items() -> None:
