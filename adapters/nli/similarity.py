@@ -65,8 +65,8 @@ class SentenceEmbeddings:
         counts = torch.zeros(len(texts), 1)
         for start in range(0, len(order), BATCH):
             pieces = order[start : start + BATCH]
-            batch = {key: [values[at] for at in pieces] for key, values in encoded.items()}
-            inputs = self._tokenizer.pad(batch, return_tensors="pt")
+            tokens = [encoded["input_ids"][at] for at in pieces]
+            inputs = self._tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
             with torch.inference_mode():
                 states = self._model(**inputs).last_hidden_state.float()  # (pieces, tokens, width)
             mask = inputs["attention_mask"][..., None].float()

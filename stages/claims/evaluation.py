@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -269,11 +269,11 @@ class ReportClaims(Stage):
         for name, answers in evaluation.sets.items():
             for measure, scores in scores_by_measure(answers).items():
                 mean = interval(scores)
-                metrics |= _interval_metrics(f"{name}/{measure}", mean)
+                metrics |= interval_metrics(f"{name}/{measure}", mean)
                 label = MEASURES.get(measure, measure)
                 rows.append((name, str(len(scores)), measure, mean.format(), label))
             for measure, label, mean, count in _against_majority(answers):
-                metrics |= _interval_metrics(f"{name}/{measure}", mean)
+                metrics |= interval_metrics(f"{name}/{measure}", mean)
                 is_gain = measure == "relation_gain"
                 rows.append((name, str(count), measure, mean.format(sign=is_gain), label))
             truncated = sum(answer.truncated for answer in answers)
@@ -284,14 +284,23 @@ class ReportClaims(Stage):
         return metrics, Table("Claims, 95 % intervals", columns, tuple(rows))
 
 
-def _interval_metrics(key: str, mean: Interval) -> dict[str, float]:
+def interval_metrics(key: str, mean: Interval) -> dict[str, float]:
     metrics = {key: mean.estimate}
     if mean.known:
         metrics |= {f"{key}_low": mean.low, f"{key}_high": mean.high}
     return metrics
 
 
-def scores_by_measure(answers: Sequence[ScoredAnswer]) -> dict[str, list[float]]:
+class _WithScores(Protocol):
+    """An answer with scores by measure; `row` is the index of its claim."""
+
+    @property
+    def row(self) -> int: ...
+    @property
+    def scores(self) -> Mapping[str, float]: ...
+
+
+def scores_by_measure(answers: Sequence[_WithScores]) -> dict[str, list[float]]:
     """Return the mean score of each claim that has one over its answers, by measure."""
     scores: dict[str, dict[int, list[float]]] = {}
     for answer in answers:

@@ -82,7 +82,7 @@ async def entailment_of(scorer: EntailmentScorer, pairs: Sequence[TextPair]) -> 
     by_pair = [_windows(pair, scorer) for pair in pairs]
     distinct = list(dict.fromkeys(chain.from_iterable(by_pair)))
     scores = dict(zip(distinct, await scorer.score(distinct), strict=True))
-    return [max(scores[window] for window in windows) for windows in by_pair]
+    return [max(map(scores.__getitem__, windows)) for windows in by_pair]
 
 
 async def similarity_of(scorer: SimilarityScorer, pairs: Sequence[TextPair]) -> list[float]:
