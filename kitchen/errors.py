@@ -33,11 +33,15 @@ class KitchenError(Exception):
 
 
 class RunFailed(KitchenError):
-    """The run failed: a non-finite number, a full disk, an unwritable folder."""
+    """The run failed: a full disk, an unwritable folder, a reward of the wrong type."""
 
 
 class CorruptCheckpoint(RunFailed):
     """A checkpoint that is missing, truncated or does not match its digest."""
+
+
+class Diverged(RunFailed):
+    """A loss, gradient or log-probability that is not finite; resuming computes the same again."""
 
 
 class ConfigError(KitchenError):
@@ -140,15 +144,16 @@ def is_user_file(file: str) -> bool:
 
 def describe_error(error: BaseException) -> str:
     """Return an error in one text: ours as it is, others with their type and the user's frame."""
-    if isinstance(error, KitchenError):
-        return str(error)
-    if isinstance(error, BaseExceptionGroup):
-        return describe_error(error.exceptions[0])
+    first = error
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    if isinstance(first, KitchenError):
+        return str(first)
     try:
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        text = f"{type(first).__name__}: {first}".removesuffix(": ")
     except Exception as failure:  # noqa: BLE001 a __str__ of the user's
-        text = f"{type(error).__name__} (its text cannot be shown: {type(failure).__name__})"
-    place = user_frame(error)
+        text = f"{type(first).__name__} (its text cannot be shown: {type(failure).__name__})"
+    place = user_frame(first) or user_frame(error)
     return f"{text} ({place})" if place else text
 
 
@@ -182,9 +187,14 @@ def exits_as_failures() -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) and _is_task_cancelled():
             raise
-        raise RunFailed(
-            f"{describe_error(error)}: code that a run calls must not exit; raise an Exception"
-        ) from error
+        raise exit_as_failure(error) from error
+
+
+def exit_as_failure(error: BaseException) -> RunFailed:
+    """Return the failure for an exception that ends programs, raised by code that a run calls."""
+    return RunFailed(
+        f"{describe_error(error)}: code that a run calls must not exit; raise an Exception"
+    )
 
 
 def _is_task_cancelled() -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adapters.fake.tokenizer import VOCABULARY
-from kitchen.errors import RunFailed
+from kitchen.errors import Diverged
 from kitchen.types import Adam, Array, Datum, Tokens
 
 Table = npt.NDArray[np.float64]  # (V, V): previous token, next token
@@ -81,11 +81,11 @@ class AdamW:
     def step(self, weights: Table, gradient: Table, adam: Adam) -> tuple[Table, float]:
         """Return new weights, and the global norm before clipping.
 
-        Raises RunFailed, with nothing changed, for a gradient that is not finite.
+        Raises Diverged, with nothing changed, for a gradient that is not finite.
         """
         norm = float(np.sqrt(np.sum(gradient**2)))
         if not np.isfinite(norm):
-            raise RunFailed(
+            raise Diverged(
                 f"the gradient is not finite (its norm is {norm}), so step {self.steps + 1} is not "
                 "taken"
             )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kitchen.backend.losses import like_targets, scored_positions
-from kitchen.errors import ConfigError, RunFailed
+from kitchen.errors import ConfigError, Diverged
 from kitchen.types import Array, Datum, Floats, Loss
 
 
@@ -42,7 +42,7 @@ def custom_loss_grads(
     for index, grad in zip(indices, masked_grads, strict=True):
         check_finite(index, count, grad)
     if not np.isfinite(value):
-        raise RunFailed(
+        raise Diverged(
             f"the custom loss is {value} over datums {indices[0]} to {indices[-1]} of {count}"
         )
     return {"loss:sum": float(value), **metrics}, masked_grads
@@ -65,9 +65,9 @@ def _check_shapes(
 
 
 def check_finite(index: int, count: int, *arrays: Array) -> None:
-    """Raise RunFailed, which names the datum, if a value is not finite."""
+    """Raise Diverged, which names the datum, if a value is not finite."""
     if not all(np.isfinite(array).all() for array in arrays):
-        raise RunFailed(
+        raise Diverged(
             f"datum {index} of {count}: its loss or its gradient is not a finite number; no step "
             "was taken. Lower the learning rate, or check the data"
         )

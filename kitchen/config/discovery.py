@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 
 from kitchen.config.extras import install_command_for
 from kitchen.config.working_folder import add_cwd_to_path
-from kitchen.errors import BackendError, ConfigError, KitchenError, did_you_mean
+from kitchen.errors import BackendError, ConfigError, KitchenError, did_you_mean, is_user_file
 from kitchen.recipe import Recipe
 from kitchen.stage import Stage, contract_of
 from kitchen.workflow import ForEach, Parallel, Series, Step, When, walk
@@ -187,20 +187,24 @@ def _similar_recipes(module_name: str) -> str:
 
 
 def recipe_code_error(problem: str, error: BaseException) -> ConfigError:
-    """Describe an exception in a recipe's code with its last file and line outside `kitchen`."""
+    """Describe an exception in a recipe's code with the last file and line of the user's code.
+
+    If no frame is in the user's code, it is the last one outside of `kitchen`.
+    """
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<")
     ]
-    user_frames = [
+    outer_frames = [
         frame for frame in frames if not frame.filename.startswith(KITCHEN_FOLDER + os.sep)
     ]
     place = ""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}:{error.lineno}"
     elif frames:
-        last = (user_frames or frames)[-1]
+        own_frames = [frame for frame in frames if is_user_file(frame.filename)]
+        last = (own_frames or outer_frames or frames)[-1]
         place = f"{last.filename}:{last.lineno}"
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return ConfigError(f"{problem}: {place}: {type(error).__name__}: {text}")

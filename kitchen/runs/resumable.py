@@ -8,13 +8,14 @@ from kitchen.errors import (
     ApiError,
     ConfigError,
     DataError,
+    Diverged,
     Interrupted,
     QualityError,
     SessionLost,
 )
 from kitchen.ports.blobs import BlobStore
 
-# a server may answer later; a full disk can be emptied
+# a server may answer later; a full disk can be emptied. OSError includes killed worker processes
 _OUTSIDE = (ApiError, SessionLost, Interrupted, KeyboardInterrupt, OSError, MemoryError)
 
 
@@ -30,7 +31,7 @@ def resuming_can_help(failure: BaseException, blobs: BlobStore, run: str) -> boo
     again, and a run repeats what it did to the last bit. Without a save point it would start over,
     so only a cause outside of the run can be gone; with one, code may be corrected meanwhile.
     """
-    if isinstance(failure, ConfigError | DataError | QualityError):
+    if isinstance(failure, ConfigError | DataError | Diverged | QualityError):
         return False
     if blobs.read(f"{run}/run.json") is None:
         return False

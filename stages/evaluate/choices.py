@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kitchen.errors import DataError, RunFailed
+from kitchen.errors import DataError, Diverged
 from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Datum
 from stages.chat.conversations import Conversation, Message
@@ -121,7 +121,7 @@ async def score_choices(
 
 def _scored(conversation: Conversation, row: int, logprobs: Sequence[float]) -> ScoredChoices:
     if not all(map(math.isfinite, logprobs)):
-        raise RunFailed(
+        raise Diverged(
             f"{conversation.where}: the likelihood of a choice is not finite: the weights diverged"
         )
     return ScoredChoices(

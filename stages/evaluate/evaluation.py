@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from kitchen.errors import ConfigError, DataError, RunFailed, check_name
+from kitchen.errors import ConfigError, DataError, Diverged, check_name
 from kitchen.ports import (
     BlobStore,
     Future,
@@ -275,9 +275,7 @@ class _Evaluator:
         nats = await asyncio.gather(*(self._nats(data) for _, data in rows))
         for (where, _), row_nats in zip(rows, nats, strict=True):
             if not math.isfinite(row_nats):
-                raise RunFailed(
-                    f"{where}: the loss of this row is not finite: the weights diverged"
-                )
+                raise Diverged(f"{where}: the loss of this row is not finite: the weights diverged")
         tokens, num_bytes = [], []
         for _, data in rows:
             trained = [datum.targets[datum.loss_inputs["weights"] != 0] for datum in data]

@@ -12,7 +12,7 @@ import numpy as np
 
 from kitchen import Step
 from kitchen.artifacts.weights import find_weights
-from kitchen.errors import DataError, RunFailed
+from kitchen.errors import DataError, Diverged
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval
@@ -137,7 +137,7 @@ def _report(
 ) -> tuple[Metrics, Table]:
     """Report the KL divergence per answer and per token, given the sums of each answer."""
     if not np.isfinite(nats).all():
-        raise RunFailed(
+        raise Diverged(
             f"the KL divergence to {stage.reference} is not a number: a model returned an infinite "
             "log-probability, or none, for a token of a sampled answer."
         )

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from kitchen.backend.losses import find_loss
-from kitchen.errors import ConfigError, RunFailed, check_name
+from kitchen.errors import ConfigError, Diverged, check_name
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, OptimStepResult
 from stages.evaluate.reference import Reference, score_sequences
@@ -90,7 +90,7 @@ def reference_kl(
         for episode, reference in zip(rollouts.episodes(), logprobs, strict=True)
     ]
     if any(np.isnan(log_ratio).any() for log_ratio in log_ratios):
-        raise RunFailed(
+        raise Diverged(
             f"the {name} returned no log-probability (NaN) for a token that the policy sampled, so "
             f"the KL divergence to the {name} cannot be computed."
         )

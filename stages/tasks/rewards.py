@@ -22,7 +22,7 @@ from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.math_grader import math_reward
 from stages.tasks.own_reward import RowReward
 from stages.tasks.step_results import call_function, check_step_result, function_name
-from stages.tasks.subprocesses import WorkerPool, call_each_in_subprocess
+from stages.tasks.subprocesses import WorkerEnded, WorkerPool, call_each_in_subprocess
 
 # takes an answer and the reference answer; it may be a coroutine function
 Reward = Callable[[str, str], StepResult | Awaitable[StepResult]]
@@ -248,7 +248,7 @@ def _reasons(
     for references, reason in zip(rows, results, strict=True):
         if isinstance(reason, TimeoutError):
             reason = f"comparing {references[0][:80]!r} with itself takes more than {timeout:g} s"
-        elif isinstance(reason, RuntimeError):
+        elif isinstance(reason, RuntimeError | WorkerEnded):
             reason = f"{references[0][:80]!r} cannot be compared with itself: {reason}"
         yield reason
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
-from kitchen.errors import RunFailed
+from kitchen.errors import RunFailed, exit_as_failure
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult, Task
 from stages.chat.prefill import with_open_end
@@ -38,21 +38,27 @@ async def call_function(function: Callable[..., Any], *arguments: Any, **named: 
     """
     if iscoroutinefunction(function):
         return await function(*arguments, **named)
-    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    outcome: concurrent.futures.Future[tuple[Any, BaseException | None]] = (
+        concurrent.futures.Future()
+    )
     outcome.set_running_or_notify_cancel()
     context = copy_context()
 
     def call() -> None:
+        # the error is a value, because a future of asyncio takes no StopIteration and raises others
+        # without their traceback
         try:
-            result = context.run(function, *arguments, **named)
+            outcome.set_result((context.run(function, *arguments, **named), None))
         except BaseException as error:  # noqa: BLE001 it is raised where the result is awaited
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)
+            outcome.set_result((None, error))
 
     # a daemon, so that the process can end while it hangs
     threading.Thread(target=call, daemon=True, name=function_name(function)).start()
-    result = await asyncio.wrap_future(outcome)
+    result, error = await asyncio.wrap_future(outcome)
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):  # Ctrl-C is not raised in a thread
+        raise exit_as_failure(error) from error
+    if error is not None:
+        raise error
     return await result if isawaitable(result) else result
 
 

@@ -26,8 +26,8 @@ from kitchen.secrets import is_secret
 CPU_LIMIT = 600  # seconds of processor time per call
 
 
-class WorkerEnded(RuntimeError):
-    """A worker process that ended in the middle of a call."""
+class WorkerEnded(ChildProcessError):
+    """A worker process that ended in the middle of a call, killed for lack of memory perhaps."""
 
 
 class WorkerPool:
@@ -46,7 +46,7 @@ class WorkerPool:
 
         `function` is defined in a module; its arguments and result are of JSON types, or
         dataclasses of them. Raises RuntimeError if it fails. If the worker is killed, by a lack of
-        memory for example, another one is tried once.
+        memory for example, another one is tried once; if that is killed too, raises WorkerEnded.
         """
         worker = self._idle.pop() if self._idle else _Worker()
         try:
@@ -90,8 +90,9 @@ def call_each_in_subprocess(
     """Call a function as WorkerPool.call does, once per list of arguments, in one process.
 
     Yields each result, or the error of the call: TimeoutError after `timeout` seconds, RuntimeError
-    if it failed. The process is replaced after an error. Before the first call in a process, one
-    with the arguments `warm_up` imports what the function needs, however long that takes.
+    if it failed, WorkerEnded if its process was killed. The process is replaced after an error.
+    Before the first call in a process, one with the arguments `warm_up` imports what the function
+    needs, however long that takes.
     """
     worker, is_warm = _Worker(), False
     try:
@@ -101,7 +102,7 @@ def call_each_in_subprocess(
                     _result(worker.submit(function, *warm_up).result())
                     is_warm = True
                 result = _result(worker.submit(function, *arguments).result(timeout))
-            except (TimeoutError, RuntimeError) as error:
+            except (TimeoutError, RuntimeError, WorkerEnded) as error:
                 worker.close()
                 worker, is_warm = _Worker(), False
                 result = error

@@ -46,6 +46,10 @@ def group() -> None:
     raise ExceptionGroup("two", [caught(look_up), ValueError()])  # type: ignore[list-item]
 
 
+def bare_group() -> None:
+    raise ExceptionGroup("two", [ValueError("salt (or none)"), KeyError()])
+
+
 def wrap() -> None:
     try:
         look_up()
@@ -59,6 +63,7 @@ def wrap() -> None:
         (look_up, "KeyError: 'gold'", "look_up"),
         (parse, "JSONDecodeError: Expecting property name", "parse"),  # below is Python's library
         (group, "KeyError: 'gold'", "look_up"),
+        (bare_group, "ValueError: salt (or none)", "bare_group"),
         (wrap, "OSError: no gold", "wrap"),
     ],
 )

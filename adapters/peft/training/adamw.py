@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from kitchen.errors import RunFailed
+from kitchen.errors import Diverged
 from kitchen.types import Adam
 
 STATE = ("exp_avg", "exp_avg_sq", "step")
@@ -27,7 +27,7 @@ class Optimiser:
     def step(self, adam: Adam) -> float:
         """Apply one step and return the norm of the gradient before clipping.
 
-        Raises RunFailed, with the weights unchanged, if the norm is not finite.
+        Raises Diverged, with the weights unchanged, if the norm is not finite.
         """
         for parameter in self._parameters.values():
             if parameter.grad is None:
@@ -36,7 +36,7 @@ class Optimiser:
         limit = adam.grad_clip_norm or float("inf")
         norm = float(nn.utils.get_total_norm(gradients))
         if norm != norm or norm == float("inf"):
-            raise RunFailed(
+            raise Diverged(
                 f"optimiser step {self.steps + 1}: the norm of the gradient is {norm}, so the step "
                 "is not applied; lower the learning rate or clip the gradient (grad_clip_norm)"
             )

@@ -30,7 +30,7 @@ from kitchen.config.request import (
 from kitchen.config.trust import check_trusted_order, needs_trust
 from kitchen.engine.observers import Observer
 from kitchen.engine.plan import Plan
-from kitchen.errors import ConfigError, KitchenError, user_frame
+from kitchen.errors import ConfigError, Diverged, KitchenError, user_frame
 from kitchen.recipe import Recipe
 from kitchen.runs.code import OtherCode
 from kitchen.runs.execute import execute, recipe_from_order
@@ -199,6 +199,9 @@ def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
         option = f"--{failure.option.replace('_', '-')}"
         return [f"to resume nevertheless: {failed.command('resume', option)}"]
     blobs = failed.kitchen.blobs
+    if blobs is not None and isinstance(failure, Diverged) and has_save_point(blobs, failed.name):
+        start = f"model=run:{failed.name} and a lower learning_rate"
+        return [f"to train on from its last save point: start a new run with {start}"]
     if blobs is None or not resuming_can_help(failure, blobs, failed.name):
         return []
     if blobs.locate(failed.name).startswith("memory://"):

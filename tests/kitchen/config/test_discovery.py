@@ -106,6 +106,8 @@ def test_import_error_names_file_and_line(tmp_path: Path) -> None:
     assert "broken.py:1: ModuleNotFoundError: No module named 'sault'" in refusal(
         tmp_path, "recipes.broken"
     )
+    write(tmp_path, "recipes/broken.py", "import json\n\njson.loads('{')\n")  # it fails in json
+    assert "broken.py:3: JSONDecodeError: Expecting" in refusal(tmp_path, "recipes.broken")
     write(tmp_path, "recipes/broken.py", "import sys\nsys.exit(3)\n")
     error = refusal(tmp_path, "recipes.broken")
     assert "recipes.broken cannot be imported: " in error

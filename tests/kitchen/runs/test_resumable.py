@@ -12,6 +12,7 @@ from kitchen.errors import (
     ConfigError,
     CorruptCheckpoint,
     DataError,
+    Diverged,
     Interrupted,
     QualityError,
     ResumeError,
@@ -20,6 +21,7 @@ from kitchen.errors import (
 )
 from kitchen.runs.resumable import has_outside_cause, has_save_point, resuming_can_help
 from stages.tasks.step_results import WrongResult
+from stages.tasks.subprocesses import WorkerEnded
 
 
 def recorded(*, saved: bool) -> FakeBlobs:
@@ -33,7 +35,9 @@ def recorded(*, saved: bool) -> FakeBlobs:
 
 
 @pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize("kind", [ConfigError, DataError, PlanError, QualityError, ResumeError])
+@pytest.mark.parametrize(
+    "kind", [ConfigError, DataError, Diverged, PlanError, QualityError, ResumeError]
+)
 def test_mistakes_fail_again(kind: type[Exception], saved: bool) -> None:
     assert not resuming_can_help(kind("wrong"), recorded(saved=saved), "mine")
 
@@ -53,12 +57,13 @@ OUTSIDE = (
     OSError(28, "No space left on device"),
     TimeoutError(),
     MemoryError(),
+    caused(WorkerEnded("its process ended with status -9")),
     caused(OSError(28, "No space left on device")),
     caused(caused(ConnectionResetError())),
     ExceptionGroup("several", [KeyError("a"), caused(TimeoutError())]),
 )
 INSIDE = (
-    RunFailed("a loss is not a finite number"),
+    RunFailed("none of 3 rollouts has a reward"),
     CorruptCheckpoint("damaged"),
     ZeroDivisionError(),
     KeyError("reward"),

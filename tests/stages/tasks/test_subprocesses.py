@@ -16,6 +16,7 @@ import pytest
 
 from stages.tasks.subprocesses import (
     CPU_LIMIT,
+    WorkerEnded,
     WorkerPool,
     call_each_in_subprocess,
     call_in_subprocess,
@@ -119,7 +120,7 @@ def test_failed_calls_of_many_are_yielded_as_errors() -> None:
     assert [text.split()[0] for text in (one, two, three)] == ["one", "two", "three"]
     assert len({one.split()[2], two.split()[2], three.split()[2]}) == 3  # not after an error
     assert isinstance(hung, TimeoutError)
-    assert isinstance(died, RuntimeError)
+    assert isinstance(died, WorkerEnded)
     assert "ended with status -9" in str(died)
     assert isinstance(failed, RuntimeError)
     assert "ZeroDivisionError" in str(failed)
@@ -129,7 +130,7 @@ def test_exception_is_raised_and_worker_survives() -> None:
     async def call_after_failures() -> int:
         with pytest.raises(RuntimeError, match="ZeroDivisionError: division by zero"):
             await pool.call(divide_by_zero)
-        with pytest.raises(RuntimeError, match="its process ended with status -9"):
+        with pytest.raises(WorkerEnded, match="its process ended with status -9"):
             await pool.call(kill_itself)
         return int(await pool.call(process_id))
 
@@ -210,7 +211,7 @@ def test_exit_in_a_worker_is_an_error_with_its_traceback() -> None:
 
 
 def test_stderr_of_a_dead_worker_is_reported() -> None:
-    with pytest.raises(RuntimeError, match="ended with status 3: no room for it"):
+    with pytest.raises(WorkerEnded, match="ended with status 3: no room for it"):
         call_in_subprocess(exit_with_a_message)
 
 
