@@ -33,6 +33,7 @@ class ClaimExtraction(EpochSettings):
         return sequence(
             claims.LoadClaims(self.dataset, self.reading, self.seed, None, *sources),
             train.OpenSession(self.model, self.lora),
+            *claims.penalty_reference(self.penalty, self.model),
             evaluate.StartExports(),
             claims.RenderClaims(self.rendering, self.token_weights),
             for_each(epochs)(
@@ -40,7 +41,7 @@ class ClaimExtraction(EpochSettings):
                     claims.ForwardBackwardClaims(self.penalty, self.rendering, self.seed),
                     self.optim,
                     every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
-                    claims.ReportClaimStep(self.penalty.weight),
+                    claims.ReportClaimStep(),
                     every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
                 )
             ),

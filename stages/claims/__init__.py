@@ -31,6 +31,7 @@ from stages.claims.training import (
     ReportClaimStep,
     ShuffledClaims,
     TokenWeights,
+    penalty_reference,
 )
 from stages.claims.validation import DataProblem, DataReport, SchemaField, validate_file
 
@@ -71,6 +72,7 @@ __all__ = [
     "ValidateData",
     "gate_stages",
     "parse_answer",
+    "penalty_reference",
     "read_claims",
     "read_corpus",
     "row_of_texts",

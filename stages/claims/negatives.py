@@ -67,24 +67,62 @@ def penalty_datum(
     -exp(lp - 0) * -weight = weight * p for each token, bounded by weight, whose gradient
     weight * p * d lp lowers p. Returns None if the datum is truncated before the id.
     """
+    pair = _citations(row, wrong, tokenizer, render)
+    if pair is None:
+        return None
+    _, datum, first = pair
+    advantages = np.zeros(len(datum.targets), np.float32)
+    advantages[first:] = -weight
+    inputs: dict[str, Array] = {
+        "target_tokens": datum.targets,
+        "logprobs": np.zeros(len(datum.targets), np.float32),
+        "advantages": advantages,
+    }
+    return Datum(datum.tokens, inputs)
+
+
+def preference_pair(
+    row: ClaimRow, wrong: WrongCitation, tokenizer: Tokenizer, render: RenderDataset, weight: float
+) -> tuple[Datum, Datum] | None:
+    """Return the right and the wrong answer up to the end of the document id, for a pair loss.
+
+    Only the tokens of the ids, from the first that differs, have a weight. Returns None if either
+    answer is truncated before the id, or if the wrong id only continues the right one.
+    """
+    pair = _citations(row, wrong, tokenizer, render)
+    if pair is None or pair[2] >= len(pair[0].targets):
+        return None
+    right, datum, first = pair
+    return _weighted_from(first, right, weight), _weighted_from(first, datum, weight)
+
+
+def _weighted_from(first: int, datum: Datum, weight: float) -> Datum:
+    weights = np.zeros(len(datum.targets), np.float32)
+    weights[first:] = weight
+    return Datum(datum.tokens, {"target_tokens": datum.targets, "weights": weights})
+
+
+def _citations(
+    row: ClaimRow, wrong: WrongCitation, tokenizer: Tokenizer, render: RenderDataset
+) -> tuple[Datum, Datum, int] | None:
+    """Return both answers, each cut after the id, and the index of the first target that differs.
+
+    Returns None if either is truncated before the id.
+    """
     right_datum = _render(row, row.answer, tokenizer, render)
     datum = _render(row, wrong.answer, tokenizer, render)
     if right_datum is None or datum is None:
         return None
-    last = _last_of_id(datum, wrong.wrong, tokenizer)
-    if last is None:
+    start = _answer_text(datum, tokenizer).find(f"(Document {wrong.wrong})")
+    right, other = (
+        _cut_after_id(of_answer, start, id, tokenizer)
+        for of_answer, id in ((right_datum, wrong.right), (datum, wrong.wrong))
+    )
+    if start < 0 or right is None or other is None:
         return None
-    shorter = min(len(datum.targets), len(right_datum.targets))
-    differ = datum.targets[:shorter] != right_datum.targets[:shorter]
-    first = int(np.argmax(differ)) if differ.any() else shorter
-    advantages = np.zeros(last + 1, np.float32)
-    advantages[first:] = -weight
-    inputs: dict[str, Array] = {
-        "target_tokens": datum.targets[: last + 1],
-        "logprobs": np.zeros(last + 1, np.float32),
-        "advantages": advantages,
-    }
-    return Datum(datum.tokens[: last + 1], inputs)
+    shorter = min(len(other.targets), len(right_datum.targets))
+    differ = other.targets[:shorter] != right_datum.targets[:shorter]
+    return right, other, int(np.argmax(differ)) if differ.any() else shorter
 
 
 def _render(
@@ -97,14 +135,21 @@ def _render(
     return data[0] if data else None
 
 
-def _last_of_id(datum: Datum, id: str, tokenizer: Tokenizer) -> int | None:
-    """Return the index of the last target of a cited id; None if the citation is cut off."""
+def _answer_text(datum: Datum, tokenizer: Tokenizer) -> str:
+    return tokenizer.decode(datum.targets[datum.loss_inputs["weights"] != 0])
+
+
+def _cut_after_id(datum: Datum, start: int, id: str, tokenizer: Tokenizer) -> Datum | None:
+    """Cut a datum after the id whose citation starts at a character of the answer.
+
+    Returns None if the datum ends before.
+    """
     trained = np.flatnonzero(datum.loss_inputs["weights"])
-    answer = datum.targets[trained]
-    citation = f"(Document {id})"
-    start = tokenizer.decode(answer).find(citation)
-    if start < 0:
+    end = start + len(f"(Document {id}")
+    ends = token_ends(datum.targets[trained], tokenizer)
+    reached = [at for at, stop in enumerate(ends) if stop >= end]
+    if not reached:
         return None
-    end = start + len(citation) - 1
-    ends = token_ends(answer, tokenizer)
-    return int(trained[next(at for at, stop in enumerate(ends) if stop >= end)])
+    count = int(trained[reached[0]]) + 1
+    inputs = {name: values[:count] for name, values in datum.loss_inputs.items()}
+    return Datum(datum.tokens[:count], inputs)

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from kitchen.errors import DataError, check_name
+from kitchen.errors import ConfigError, DataError, check_name
 from kitchen.ports import Done, Future, Tokenizer, TrainingClient, TrainingSession, start
 from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
@@ -21,15 +21,17 @@ from stages.chat.render import RenderCounts, RenderDataset, TrainData, render_ro
 from stages.chat.token_cost import EpochSize
 from stages.chat.token_table import MarkedTokens, token_table
 from stages.claims.loading import HeldOutClaims, TrainClaims
-from stages.claims.negatives import penalty_datum, wrong_citation
+from stages.claims.negatives import WrongCitation, penalty_datum, preference_pair, wrong_citation
 from stages.claims.rows import ClaimRow
 from stages.claims.token_weights import BY_LINE, UNIFORM, LineWeights, weight_datum
 from stages.data.dataset import Epoch, normalise_weights, shuffled_groups
 from stages.evaluate.evaluation import HeldOutData
+from stages.evaluate.reference import OpenReference, Reference, score_sequences
+from stages.preference.dpo_losses import PairLoss
 from stages.train.optim import LearningRate, summed_metrics
 
 WeightsName = Literal["line_start", "by_line", "uniform"]
-PenaltyName = Literal["unlikelihood", "none"]
+PenaltyName = Literal["unlikelihood", "dpo", "none"]
 WEIGHTS: Mapping[str, LineWeights] = MappingProxyType(
     {"line_start": LineWeights(), "by_line": BY_LINE, "uniform": UNIFORM}
 )
@@ -66,18 +68,31 @@ class TokenWeights:
 class CitationPenalty:
     """Penalty on answers that cite a document which the prompt lacks."""
 
-    # unlikelihood: the probability of the tokens of a wrong document id; none: no penalty
+    # unlikelihood: the probability of the tokens of a wrong document id; dpo: the loss of DPO on
+    # the right id and the wrong one, relative to the initial weights; none: no penalty
     kind: PenaltyName = "unlikelihood"
     weight: NonNegativeFloat = 5.0  # weight of the mean penalty of a batch; 0 for none
     # rows of a batch that get a wrong citation, drawn anew at every step; null for all
     rows: PositiveInt | None = None
+    beta: PositiveFloat | None = None  # with kind=dpo, scale of the rewards; null for 0.1
 
     def __post_init__(self) -> None:
         check_name("penalty.kind", self.kind, get_args(PenaltyName))
+        if self.beta is not None and self.kind != "dpo":
+            raise ConfigError(
+                f"penalty.beta has no effect with penalty.kind={self.kind}: set penalty.kind=dpo, "
+                "or leave beta out"
+            )
 
     @property
     def active(self) -> bool:
+        """Whether there is a penalty."""
         return self.kind != "none" and self.weight > 0
+
+    @property
+    def loss(self) -> str | PairLoss:
+        """The loss of the negatives."""
+        return PairLoss("sigmoid", self.beta) if self.kind == "dpo" else "importance_sampling"
 
 
 @dataclass(frozen=True)
@@ -108,7 +123,7 @@ class ClaimBatch:
 class PenaltyOutput:
     """The citation penalty of a batch."""
 
-    negatives: int  # rows with a wrong citation
+    datums: int  # wrong citations; with dpo, right ones too
     tokens: int  # that the model read for them
     loss: float  # nats; what is added to the cross-entropy
 
@@ -191,44 +206,85 @@ class ForwardBackwardClaims(Stage):
     render: RenderDataset
     seed: int = 0
 
-    def run(
+    async def run(
         self,
         session: TrainingSession,
         tokenizer: Tokenizer,
         claims: ClaimData,
         batch: ClaimBatch,
         progress: Progress,
+        reference: Reference | None = None,
     ) -> tuple[Future[LossOutput], Future[PenaltyOutput]]:
         output = session.forward_backward(batch.data, "cross_entropy")
         negatives = self.negatives(batch, claims, tokenizer, progress)
         if not negatives:
             return output, Done(PenaltyOutput(0, 0, 0.0))
-        penalised = session.forward_backward(negatives, "importance_sampling")
+        if self.penalty.kind == "dpo":
+            if reference is None:
+                raise ConfigError("penalty.kind=dpo needs a reference model: add OpenReference")
+            negatives = await _with_reference(negatives, reference)
+        penalised = session.forward_backward(negatives, self.penalty.loss)
         return output, start(_penalty_output(penalised, negatives))
 
     def negatives(
         self, batch: ClaimBatch, claims: ClaimData, tokenizer: Tokenizer, progress: Progress
     ) -> list[Datum]:
-        """Return the datums of the penalty, whose losses sum to the weighted mean of the rows."""
+        """Return the datums of the penalty, whose losses sum to the weighted mean of the rows.
+
+        With kind=dpo, the right and the wrong answers alternate.
+        """
         if not self.penalty.active:
             return []
-        data: list[Datum] = []
+        found: list[tuple[Datum, ...]] = []
         for row in batch.rows:
             rng = random.Random(f"{self.seed} {progress.step} {row.where}")
             wrong = wrong_citation(row, claims.documents, rng)
-            if wrong is not None and len(data) != self.penalty.rows:
-                datum = penalty_datum(row, wrong, tokenizer, self.render, self.penalty.weight)
-                data += [datum] if datum is not None else []
-        return [_scaled(datum, 1 / len(data)) for datum in data]
+            if wrong is None or len(found) == self.penalty.rows:
+                continue
+            if data := self._of_row(row, wrong, tokenizer):
+                found.append(data)
+        return [_scaled(datum, 1 / len(found)) for datum in chain.from_iterable(found)]
+
+    def _of_row(
+        self, row: ClaimRow, wrong: WrongCitation, tokenizer: Tokenizer
+    ) -> tuple[Datum, ...]:
+        """Return the datums of one row; none if it is truncated before the id."""
+        options = row, wrong, tokenizer, self.render, self.penalty.weight
+        if self.penalty.kind == "dpo":
+            return preference_pair(*options) or ()
+        datum = penalty_datum(*options)
+        return (datum,) if datum is not None else ()
 
     def needs(self) -> Iterable[Need]:
-        losses = ["cross_entropy", *(["importance_sampling"] if self.penalty.active else [])]
-        return [Need(TrainingClient, f"loss {loss}") for loss in losses]
+        needs = [Need(TrainingClient, "loss cross_entropy")]
+        if self.penalty.active:
+            loss = self.penalty.loss
+            named = f"loss {loss}" if isinstance(loss, str) else "custom loss"
+            needs.append(Need(TrainingClient, named))
+        return needs
+
+
+def penalty_reference(penalty: CitationPenalty, model: str) -> tuple[Stage, ...]:
+    """Return the stage that opens the reference model, if the penalty needs one."""
+    needs_reference = penalty.active and penalty.kind == "dpo"
+    return (OpenReference(model),) if needs_reference else ()
+
+
+async def _with_reference(data: Sequence[Datum], reference: Reference) -> list[Datum]:
+    """Add the reference model's log-probabilities to datums."""
+    sequences = [np.append(datum.tokens, datum.targets[-1]) for datum in data]
+    logprobs = await score_sequences(reference, sequences)
+    return [
+        Datum(datum.tokens, {**datum.loss_inputs, "reference": of_datum[1:]})
+        for datum, of_datum in zip(data, logprobs, strict=True)
+    ]
 
 
 def _scaled(datum: Datum, factor: float) -> Datum:
-    advantages = (datum.loss_inputs["advantages"] * factor).astype(np.float32)
-    return Datum(datum.tokens, {**datum.loss_inputs, "advantages": advantages})
+    """Scale the loss of a datum."""
+    name = "advantages" if "advantages" in datum.loss_inputs else "weights"
+    scaled = (datum.loss_inputs[name] * factor).astype(np.float32)
+    return Datum(datum.tokens, {**datum.loss_inputs, name: scaled})
 
 
 async def _penalty_output(future: Future[LossOutput], data: Sequence[Datum]) -> PenaltyOutput:
@@ -238,8 +294,6 @@ async def _penalty_output(future: Future[LossOutput], data: Sequence[Datum]) -> 
 
 class ReportClaimStep(Stage):
     """Report both losses of a batch, the optimiser's metrics, the learning rate and tokens."""
-
-    weight: float  # of the penalty
 
     def run(
         self,
@@ -259,8 +313,6 @@ class ReportClaimStep(Stage):
                 "trained_tokens": float(sum(trained)),
             }
         )
-        if penalty.negatives:
-            metrics["penalty"] = penalty.loss
-            metrics["negatives"] = float(penalty.negatives)
-            metrics["wrong_citation_prob"] = penalty.loss / self.weight
+        if penalty.datums:
+            metrics |= {"penalty": penalty.loss, "penalty_datums": float(penalty.datums)}
         return metrics

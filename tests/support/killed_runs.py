@@ -95,6 +95,10 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
         ClaimExtraction,
         {**EPOCHS, "dataset": "claims", "evaluation": {"max_tokens": 8, "draws": 2}},
     ),
+    "claim_extraction_dpo": (
+        ClaimExtraction,
+        {**EPOCHS, "dataset": "claims", "penalty": {"kind": "dpo", "rows": 1}},
+    ),
     "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "kto_rated": (Kto, {**EPOCHS, "dataset": "rated", "beta": 0.5}),
     "rl": (

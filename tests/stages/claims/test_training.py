@@ -170,7 +170,7 @@ def test_both_gradients_are_summed_before_the_step() -> None:
         session: Any = FakeTraining().open("model", Lora(4))
         data = rendered(session.tokenizer())
         stage = ForwardBackwardClaims(penalty, RENDER)
-        stage.run(session, session.tokenizer(), data, whole_batch(data), Progress(0))
+        await stage.run(session, session.tokenizer(), data, whole_batch(data), Progress(0))
         session.optim_step(Adam(0.1)).result()
         return session.adapter.b
 
@@ -178,3 +178,27 @@ def test_both_gradients_are_summed_before_the_step() -> None:
     without, penalised, doubled = (asyncio.run(weights_after(each)) for each in penalties)
     assert not np.array_equal(without, penalised)
     assert not np.array_equal(doubled, penalised)
+
+
+async def dpo_loss_after(steps: int, client: Any) -> float:
+    """Return the penalty after some steps of training with it."""
+    session, reference = client.open("model", Lora(4)), client.sampler("model")
+    data = rendered(session.tokenizer())
+    stage = ForwardBackwardClaims(CitationPenalty("dpo", beta=0.5), RENDER)
+    batch = whole_batch(data)
+    for _ in range(steps):
+        await stage.run(session, session.tokenizer(), data, batch, Progress(0), reference)
+        session.optim_step(Adam(0.01)).result()
+    _, penalty = await stage.run(session, session.tokenizer(), data, batch, Progress(0), reference)
+    return (await penalty).loss
+
+
+def test_dpo_on_the_same_pairs_starts_at_log_2_and_falls() -> None:
+    client = FakeTraining()
+    assert asyncio.run(dpo_loss_after(0, client)) == pytest.approx(5 * np.log(2), rel=1e-5)
+    assert asyncio.run(dpo_loss_after(3, client)) < 5 * np.log(2) - 0.1
+
+
+def test_beta_without_dpo_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"penalty\.beta has no effect"):
+        CitationPenalty(beta=0.1)
