@@ -35,7 +35,7 @@ class ClaimExtraction(EpochSettings):
             train.OpenSession(self.model, self.lora),
             *claims.penalty_reference(self.penalty, self.model),
             evaluate.StartExports(),
-            claims.RenderClaims(self.rendering, self.token_weights),
+            claims.RenderClaims(self.rendering, self.token_weights, 16 if self.eval_every else 0),
             for_each(epochs)(
                 for_each(batches, ahead=self.ahead, save=self.save_every)(
                     claims.ForwardBackwardClaims(self.penalty, self.rendering, self.seed),

@@ -60,25 +60,29 @@ def _wrong_id(right: str, row: ClaimRow, others: Sequence[str], rng: random.Rand
 def penalty_datum(
     row: ClaimRow, wrong: WrongCitation, tokenizer: Tokenizer, render: RenderDataset, weight: float
 ) -> Datum | None:
-    """Return the datum whose loss is `weight` times the probability of the wrong id's tokens.
+    """Return the datum whose loss is `weight` times the probability of the wrong id.
 
-    The penalty is on the tokens of the wrong id from the first that differs from the right answer.
-    The loss is importance sampling with sampling log-probabilities 0 and advantages -weight:
-    -exp(lp - 0) * -weight = weight * p for each token, bounded by weight, whose gradient
-    weight * p * d lp lowers p. Returns None if the datum is truncated before the id.
+    The penalty is on the first token of the wrong id that differs from the right answer, with which
+    the datum ends. Its later tokens are not penalised: after a wrong digit, a model rightly copies
+    the digits that follow in the prompt, with probabilities near 1.
+
+    The loss is importance sampling with a sampling log-probability of 0 and the advantage -weight:
+    -exp(lp - 0) * -weight = weight * p, bounded by weight, whose gradient weight * p * d lp lowers
+    p. Returns None if the datum is truncated before the id, or if the wrong id begins the right
+    one.
     """
     pair = _citations(row, wrong, tokenizer, render)
-    if pair is None:
+    if pair is None or pair[2] >= len(pair[1].targets):
         return None
     _, datum, first = pair
-    advantages = np.zeros(len(datum.targets), np.float32)
-    advantages[first:] = -weight
+    advantages = np.zeros(first + 1, np.float32)
+    advantages[first] = -weight
     inputs: dict[str, Array] = {
-        "target_tokens": datum.targets,
-        "logprobs": np.zeros(len(datum.targets), np.float32),
+        "target_tokens": datum.targets[: first + 1],
+        "logprobs": np.zeros(first + 1, np.float32),
         "advantages": advantages,
     }
-    return Datum(datum.tokens, inputs)
+    return Datum(datum.tokens[: first + 1], inputs)
 
 
 def preference_pair(
@@ -87,10 +91,10 @@ def preference_pair(
     """Return the right and the wrong answer up to the end of the document id, for a pair loss.
 
     Only the tokens of the ids, from the first that differs, have a weight. Returns None if either
-    answer is truncated before the id, or if the wrong id only continues the right one.
+    answer is truncated before the id, or if one id begins the other.
     """
     pair = _citations(row, wrong, tokenizer, render)
-    if pair is None or pair[2] >= len(pair[0].targets):
+    if pair is None or pair[2] >= min(len(datum.targets) for datum in pair[:2]):
         return None
     right, datum, first = pair
     return _weighted_from(first, right, weight), _weighted_from(first, datum, weight)

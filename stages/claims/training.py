@@ -68,7 +68,7 @@ class TokenWeights:
 class CitationPenalty:
     """Penalty on answers that cite a document which the prompt lacks."""
 
-    # unlikelihood: the probability of the tokens of a wrong document id; dpo: the loss of DPO on
+    # unlikelihood: the probability of a wrong document id; dpo: the loss of DPO on
     # the right id and the wrong one, relative to the initial weights; none: no penalty
     kind: PenaltyName = "unlikelihood"
     weight: NonNegativeFloat = 5.0  # weight of the mean penalty of a batch; 0 for none
@@ -86,7 +86,7 @@ class CitationPenalty:
 
     @property
     def active(self) -> bool:
-        """Whether there is a penalty."""
+        """True if there is a penalty."""
         return self.kind != "none" and self.weight > 0
 
     @property
@@ -137,7 +137,8 @@ class RenderClaims(Stage):
 
     render: RenderDataset
     weights: TokenWeights = TokenWeights()
-    held_out_rows: int = 16  # rows of each held-out set whose loss is measured during training
+    # rows of each held-out set whose loss is measured during training; 0 if it is not measured
+    held_out_rows: int = 16
 
     def run(
         self, claims: TrainClaims, held_out: HeldOutClaims, tokenizer: Tokenizer
@@ -148,6 +149,11 @@ class RenderClaims(Stage):
             answered = [row for row in rows if row.answer is not None]
             rendered, _ = self._rendered(answered[: self.held_out_rows], tokenizer)
             measured += [item.datum for item in rendered]
+        if self.held_out_rows and not measured:
+            raise DataError(
+                "no held-out claim has evidence, so no held-out loss can be measured: set "
+                "eval_every=0, or hold out other claims"
+            )
         documents = dict.fromkeys(chain.from_iterable(row.documents for row in claims.rows))
         rendered_claims = ClaimData(data, tuple(documents))
         return rendered_claims, HeldOutData(normalise_weights(measured)), counts.metrics()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def claim_rows() -> tuple[ClaimRow, ...]:
 
 
 def rendered(tokenizer: Any, weights: TokenWeights | None = None) -> ClaimData:
-    stage = RenderClaims(RENDER, weights or TokenWeights())
+    stage = RenderClaims(RENDER, weights or TokenWeights(), held_out_rows=0)
     return stage.run(TrainClaims(claim_rows()), HeldOutClaims({}), tokenizer)[0]
 
 
@@ -54,7 +55,7 @@ def whole_batch(data: ClaimData) -> ClaimBatch:
     return batch
 
 
-def test_a_batch_has_the_datums_of_its_rows_and_weights_of_sum_1() -> None:
+def test_a_batch_has_its_rows_datums_with_weights_of_sum_1() -> None:
     data = rendered(ByteTokenizer())
     batch = whole_batch(data)
     assert {row.id for row in batch.rows} == {row.id for row in claim_rows()}
@@ -95,6 +96,12 @@ def test_weights_of_0_leave_nothing_to_learn() -> None:
     weights = TokenWeights("uniform", 0.0, 0.0, 0.0, end=0.0)
     with pytest.raises(DataError, match="no token of this row and of all others"):
         rendered(ByteTokenizer(), weights)
+
+
+def test_a_held_out_loss_needs_claims_with_evidence() -> None:
+    unlabelled = HeldOutClaims({"new": (replace(claim_rows()[0], answer=None),)})
+    with pytest.raises(DataError, match="set eval_every=0"):
+        RenderClaims(RENDER).run(TrainClaims(claim_rows()), unlabelled, ByteTokenizer())
 
 
 def drawn(seed: int, step: int, penalty: CitationPenalty) -> list[Datum]:
