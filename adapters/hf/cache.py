@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_RANDOM_LETTERS = 8  # that `tempfile.mkstemp` ends a name with
+_PART = r"\.kitchen-[0-9a-f]{16}\.part"  # end of the name of a note that is being written
 
 
 @dataclass
@@ -127,14 +127,14 @@ def write(path: Path, text: str) -> None:
 
     If the cache is not writable, only warn: the hub can be asked again.
     """
-    prefix = f".{path.name}."
+    part = path.with_name(f".{path.name}.kitchen-{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f"{glob.escape(prefix)}{'?' * _RANDOM_LETTERS}"):
-            delete_if_unused(left)
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=prefix)
-        with os.fdopen(handle, "w") as file:
-            hold(handle)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.kitchen-*.part"):
+            if re.fullmatch(re.escape(f".{path.name}") + _PART, left.name):
+                delete_if_unused(left)
+        with part.open("x") as file:
+            hold(file.fileno())
             file.write(text)
             file.flush()
             os.replace(part, path)

@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kitchen.artifacts.weights import Weights, WeightsName, find_weights, parse_typed_name
+from kitchen.artifacts.weights import (
+    Weights,
+    WeightsName,
+    find_weights,
+    naming_damaged,
+    parse_typed_name,
+)
 from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice, open_blobs
 from kitchen.config.adapters import adapter_class
 from kitchen.config.order import Order
@@ -88,7 +94,8 @@ def open_weights(typed: str, adapter_choice: AdapterChoice) -> Iterator[OpenWeig
         raise Problems(resolved.problems)
     try:
         weights = find_weights(str(name), kitchen.training, kitchen.blobs)
-        yield OpenWeights(weights, kitchen.training, kitchen.hub, kitchen.blobs)
+        with naming_damaged(weights, kitchen.training, kitchen.blobs):
+            yield OpenWeights(weights, kitchen.training, kitchen.hub, kitchen.blobs)
     except BackendError as error:
         hint = missing_run_hint(name, adapter_choice, kitchen.blobs)
         if not hint:

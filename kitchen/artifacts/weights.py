@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
 from kitchen.ports import BlobStore, CheckpointStore, TrainingClient, TrainingSession
 from kitchen.ports.training import find_catalog, require_checkpoints
 from kitchen.runs.logs import configure
-from kitchen.runs.store import read_journal, read_run, run_exists
+from kitchen.runs.store import read_journal, read_run, run_exists, run_summary
 from kitchen.types import Checkpoint, Facts
 
 # prefixes of names, before a colon; a name without one belongs to the hub
@@ -118,8 +118,11 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
     if blobs is None:
         raise ConfigError(f"{name}: without a blob store there are no runs to take weights from")
     store = require_checkpoints(client)
-    status = read_run(blobs, name.name)["status"]
-    checkpoint = _find_checkpoint(name, store, blobs, status)
+    status = run_summary(blobs, name.name).status
+    try:
+        checkpoint = _find_checkpoint(name, store, blobs, status)
+    except CorruptCheckpoint as error:
+        raise _damaged(name, error, store, blobs, status) from error
     if name.at != "final" or checkpoint.kind != "training":
         return weights_of(name.name, checkpoint, blobs, name.at)
     _warn(
@@ -127,6 +130,51 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
         f"save point, after {checkpoint.step} optimiser steps"
     )
     return weights_of(name.name, checkpoint, blobs, str(checkpoint.step))
+
+
+@contextmanager
+def naming_damaged(
+    weights: Weights, client: TrainingClient, blobs: BlobStore | None
+) -> Iterator[None]:
+    """Name the weights in a CorruptCheckpoint of the block, and those that the run has besides."""
+    try:
+        yield
+    except CorruptCheckpoint as error:
+        if not weights.run or blobs is None:
+            raise
+        name, store = parse_weights_name(weights.name), require_checkpoints(client)
+        status = run_summary(blobs, weights.run).status
+        raise _damaged(name, error, store, blobs, status) from error
+
+
+def _damaged(
+    name: WeightsName,
+    error: CorruptCheckpoint,
+    store: CheckpointStore,
+    blobs: BlobStore,
+    status: str,
+) -> CorruptCheckpoint:
+    """Return the error for damaged weights of a run, with the names of those that it lists."""
+    names = [f"run:{name.name}@{at}" for at in _steps_with_weights(name, store, blobs, status)]
+    others = [other for other in names if other != str(name)]
+    advice = f"the run has also {', '.join(others)}" if others else "the run has no others"
+    return CorruptCheckpoint(f"{name}: {error}; {advice}")
+
+
+def _steps_with_weights(
+    name: WeightsName, store: CheckpointStore, blobs: BlobStore, status: str
+) -> Sequence[str]:
+    """Return the steps of the exports and save points that can be listed, as names have them."""
+    steps: dict[str, None] = {}
+    for row in read_journal(blobs, name.name, "checkpoints"):
+        with suppress(CorruptCheckpoint):
+            if row.get("policy", True) and _find_export(row["path"], store):
+                steps["final" if row["final"] else str(row["step"])] = None
+    if status != "completed":
+        with suppress(CorruptCheckpoint):
+            saved = [str(point.step) for point in _save_points(name, store, blobs)]
+            steps |= dict.fromkeys(saved)
+    return list(steps)
 
 
 def weights_of(run: str, checkpoint: Checkpoint, blobs: BlobStore, at: str = "final") -> Weights:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kitchen.backend.temporary import delete_if_unused, held
+from kitchen.backend.temporary import MARKER, delete_if_unused, held, is_marked
 from kitchen.errors import ConfigError, RunFailed
 
 
@@ -20,8 +20,9 @@ from kitchen.errors import ConfigError, RunFailed
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder to write into, and rename it to `folder` when the block succeeds.
 
-    Nothing is left behind if the block fails. Raises ConfigError for a folder in use, and RunFailed
-    if the disk is full or not writable.
+    Nothing is left behind if the block fails. A file in the temporary folder marks it as made here:
+    those of killed writers are deleted, others are not, whatever their names. Raises ConfigError
+    for a folder in use, and RunFailed if the disk is full or not writable.
     """
     folder = folder.expanduser().absolute()
     check_folder_unused(folder)
@@ -32,7 +33,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
                 delete_if_unused(left)
         part.mkdir(parents=True)
         with held(part):
+            (part / MARKER).touch()
             yield part
+            (part / MARKER).unlink(missing_ok=True)
             os.replace(part, folder)
     except OSError as error:
         raise RunFailed(
@@ -45,7 +48,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 def _is_part_of(folder: Path, path: Path) -> bool:
     token = path.name.removeprefix(f".{folder.name}.").removesuffix(".part")
-    return re.fullmatch("[0-9a-f]{8}", token) is not None
+    return is_marked(path) and re.fullmatch("[0-9a-f]{8}", token) is not None
 
 
 def check_folder_unused(folder: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_MARKER = ".kitchen-temporary"  # a file in each temporary folder
+MARKER = ".kitchen-temporary"  # a file in each temporary folder
 
 
 def hold(descriptor: int) -> None:
@@ -45,7 +45,7 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     with held(folder):
         try:
-            (folder / _MARKER).touch()  # once it is locked
+            (folder / MARKER).touch()  # once it is locked
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -53,8 +53,12 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
 
 def _is_made_here(path: Path, prefix: str) -> bool:
     random_part = path.name.removeprefix(prefix)
-    is_marked = os.path.isfile(path / _MARKER)  # Path.is_file raises for folders of other users
-    return is_marked and re.fullmatch("[a-z0-9_]{8}", random_part) is not None
+    return is_marked(path) and re.fullmatch("[a-z0-9_]{8}", random_part) is not None
+
+
+def is_marked(path: Path) -> bool:
+    """Return whether a folder was made here, and not by a user under such a name."""
+    return os.path.isfile(path / MARKER)  # Path.is_file raises for folders of other users
 
 
 def delete_if_unused(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from kitchen.artifacts.weights import find_weights
+from kitchen.artifacts.weights import find_weights, naming_damaged
 from kitchen.config.splits import assign_splits, is_training
 from kitchen.errors import DataError
 from kitchen.ports import BlobStore, Dataset, DatasetStore, ModelCatalog, TrainingClient
@@ -114,15 +114,12 @@ class EvaluateCheckpoint(Stage):
     ) -> tuple[EvaluationAfter, Samples]:
         weights = find_weights(self.weights, client, blobs)
         tokenizer = models.tokenizer(weights.model)
-        evaluation = await evaluate(
-            client.sampler(weights.source),
-            tokenizer,
-            self.config,
-            self.render,
-            held_out,
-            self.decoding,
-            self.seed,
-        )
+        config, decoding = self.config, self.decoding
+        with naming_damaged(weights, client, blobs):
+            sampler = client.sampler(weights.source)
+            evaluation = await evaluate(
+                sampler, tokenizer, config, self.render, held_out, decoding, self.seed
+            )
         result = EvaluationAfter(evaluation.answers, evaluation.losses, evaluation.choices)
         return result, sample_records(evaluation, held_out)
 

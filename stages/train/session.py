@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 
 import structlog
 
-from kitchen.artifacts.weights import Weights, find_weights, parse_weights_name
+from kitchen.artifacts.weights import Weights, find_weights, naming_damaged, parse_weights_name
 from kitchen.errors import ConfigError
 from kitchen.ports import (
     BlobStore,
@@ -49,7 +49,7 @@ class OpenSession(Stage):
         initial = find_initial_weights(self.model, self.lora, client, blobs)
         session = client.open(initial.weights.model, initial.lora)
         try:
-            facts = load_initial_weights(session, initial, client)
+            facts = load_initial_weights(session, initial, client, blobs)
             return session, session.tokenizer(), prefix_facts(self.prefix, facts)
         except BaseException:
             session.close()
@@ -154,14 +154,18 @@ def _check_adapter_settings(model: str, lora: Lora, adapter: Lora) -> None:
 
 
 def load_initial_weights(
-    session: TrainingSession, initial: InitialWeights, client: TrainingClient
+    session: TrainingSession,
+    initial: InitialWeights,
+    client: TrainingClient,
+    blobs: BlobStore | None = None,
 ) -> Facts:
     """Load weights that a run saved, if any, and return the facts that numbers depend on."""
     facts = Facts({**session.facts(), "lora": initial.shape})
     for note in rendering_notes(initial.weights):
         log.warning(note)
     if isinstance(initial.weights.source, Checkpoint):
-        session.load_weights(initial.weights.source).result()
+        with naming_damaged(initial.weights, client, blobs):
+            session.load_weights(initial.weights.source).result()
         facts |= initial.weights.facts(client)
     elif initial.of_adapter:
         facts |= initial.weights.facts(client)

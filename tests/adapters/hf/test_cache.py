@@ -7,14 +7,16 @@ from pathlib import Path
 from adapters.hf.cache import write
 from kitchen.backend.temporary import hold
 
+KILLED, LIVING = "kitchen-0123456789abcdef.part", "kitchen-fedcba9876543210.part"
+
 
 def test_parts_of_killed_writers_are_deleted(tmp_path: Path) -> None:
-    for name in (".main.0a_bcdef", ".main.01234567", ".v1.0a_bcdef", ".main.lock", "main"):
+    kept = [f".v1.{KILLED}", ".main.0a_bcdef", ".main.kitchen-notes.part", ".main.lock", "main"]
+    for name in (f".main.{KILLED}", *kept):
         (tmp_path / name).write_text("old")
-    living = tmp_path / ".main.76543210"
+    living = tmp_path / f".main.{LIVING}"
     with living.open("w") as file:
         hold(file.fileno())
         write(tmp_path / "main", "new")
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [".main.76543210", ".main.lock", ".v1.0a_bcdef", "main"]
+    assert {path.name for path in tmp_path.iterdir()} == {living.name, *kept}
     assert (tmp_path / "main").read_text() == "new"

@@ -11,7 +11,12 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen, Observer
-from kitchen.artifacts.weights import find_weights, parse_typed_name, parse_weights_name
+from kitchen.artifacts.weights import (
+    find_weights,
+    naming_damaged,
+    parse_typed_name,
+    parse_weights_name,
+)
 from kitchen.config.order import Order
 from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, QualityError
 from kitchen.runs.execute import execute
@@ -231,6 +236,21 @@ def test_damaged_checkpoint_is_named(blobs: FakeBlobs) -> None:
     with pytest.raises(CorruptCheckpoint, match="dish/weights/final/checkpoint"):
         find_weights("run:dish", training, blobs)
     assert find_weights("run:dish@12", training, blobs).run == "dish"
+
+
+@pytest.mark.parametrize("at", ["3", "final"])
+def test_damaged_weights_are_named_with_others(at: str, blobs: FakeBlobs) -> None:
+    training = trained(blobs, keep=9)
+    weights = find_weights(f"run:dish@{at}", training, blobs)
+    assert isinstance(weights.source, Checkpoint)
+    for name in blobs.list(f"{weights.source.path}/"):
+        if not name.endswith(".json"):
+            blobs.write(name, b"0")
+    with (
+        pytest.raises(CorruptCheckpoint, match=rf"^run:dish@{at}: .*has also .*run:dish@6,"),
+        naming_damaged(weights, training, blobs),
+    ):
+        training.sampler(weights.source)
 
 
 def test_damaged_export_does_not_hide_others(blobs: FakeBlobs) -> None:

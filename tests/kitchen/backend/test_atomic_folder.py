@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from kitchen.backend.atomic_folder import atomic_folder
-from kitchen.backend.temporary import held
+from kitchen.backend.temporary import MARKER, held
 from kitchen.errors import ConfigError, RunFailed
 
 
 def test_a_folder_appears_when_complete(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "new" / "out") as part:
+        assert (part / MARKER).exists()
         (part / "one").write_text("1")
         assert not (tmp_path / "new" / "out").exists()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
+    assert [path.name for path in (tmp_path / "new" / "out").iterdir()] == ["one"]
     assert (tmp_path / "new" / "out" / "one").read_text() == "1"
 
 
@@ -66,13 +68,16 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 def test_folders_of_killed_writers_are_deleted(tmp_path: Path) -> None:
     left = tmp_path / ".out.0a1b2c3d.part"
     foreign = [tmp_path / ".out.notes.part", tmp_path / ".other.0a1b2c3d.part"]
-    for folder in (left, *foreign):
+    renamed = tmp_path / ".out.deadbeef.part"  # by a user, to keep it
+    for folder in (left, renamed, *foreign):
         folder.mkdir()
         (folder / "half.bin").write_bytes(b"x")
+    for folder in (left, *foreign):
+        (folder / MARKER).touch()
     with held(left):
         with atomic_folder(tmp_path / "out"):
             assert left.exists(), "its writer lives"
     (tmp_path / "out").rmdir()
     with atomic_folder(tmp_path / "out"):
         assert not left.exists()
-    assert all(folder.exists() for folder in foreign)
+    assert all(folder.exists() for folder in (renamed, *foreign))
