@@ -1,7 +1,5 @@
 """Evaluation of any weights on held-out data, without training."""
 
-from collections.abc import Mapping
-
 from pydantic import PositiveInt
 
 from kitchen import Recipe, Step, sequence
@@ -23,9 +21,7 @@ class Evaluate(Recipe):
     splits: tuple[str, ...] | None = None
     # maximum number of rows per split; the same rows are chosen whatever the seed; null for all
     rows: PositiveInt | None = None
-    columns: Mapping[str, str] = {}  # columns to rename: columns.OLD=NEW
-    # rows that cannot be read or rendered: stop with an error, or drop and list them
-    bad_rows: data.BadRowsName = "error"
+    reading: data.RowsConfig = data.RowsConfig()
     rendering: chat.RenderDataset = chat.RenderDataset()
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     answering: evaluate.DecodingConfig = evaluate.DecodingConfig()
@@ -34,8 +30,8 @@ class Evaluate(Recipe):
     def workflow(self) -> Step:
         drop_bad_rows = evaluate.DropBadQuestions(self.weights, self.rendering, self.evaluation)
         return sequence(
-            evaluate.LoadHeldOut(self.dataset, self.splits, self.rows, self.columns, self.bad_rows),
-            *data.when_dropping(self.bad_rows, drop_bad_rows),
+            evaluate.LoadHeldOut(self.dataset, self.splits, self.rows, self.reading),
+            *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(self.weights),
             evaluate.EvaluateCheckpoint(
                 self.weights, self.evaluation, self.rendering, self.answering, self.seed

@@ -9,7 +9,7 @@ from stages.data.mixture import (
     ReportSourceLosses,
     UnpackMixture,
 )
-from stages.data.splits import DataConfig
+from stages.data.splits import DataConfig, RowsConfig
 from stages.data.views import batches, rename, select, shuffle, skip, split, take
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "MixtureBatches",
     "RenderMixture",
     "ReportSourceLosses",
+    "RowsConfig",
     "ShuffledBatches",
     "UnpackMixture",
     "batches",

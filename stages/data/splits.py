@@ -31,6 +31,16 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class RowsConfig:
+    """Column names of rows, and what to do with bad rows, where splits are named otherwise."""
+
+    # columns to rename: reading.columns.OLD=NEW
+    columns: Mapping[str, str] = field(default_factory=dict)
+    # rows that cannot be read, rendered or graded: stop with an error, or drop and list them
+    bad_rows: BadRowsName = "error"
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Choice of the rows to read from a data set, and their column names."""
 

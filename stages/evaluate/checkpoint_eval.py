@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Sequence
 
 from kitchen.artifacts.weights import find_weights, naming_damaged
 from kitchen.config.splits import assign_splits, is_training
@@ -17,9 +16,9 @@ from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, token_cost_rows
-from stages.data.bad_rows import BadRow, BadRowsName
+from stages.data.bad_rows import BadRow
 from stages.data.dataset import HeldOut
-from stages.data.splits import DataConfig, DatasetReader, ParsedRows, sample_held_out
+from stages.data.splits import DataConfig, DatasetReader, ParsedRows, RowsConfig, sample_held_out
 from stages.evaluate.choices import CHOICE_MEASURES, choice_datums
 from stages.evaluate.evaluation import (
     GREEDY,
@@ -44,15 +43,14 @@ class LoadHeldOut(Stage):
     dataset: str
     splits: tuple[str, ...] | None = None  # None for the default
     rows: int | None = None  # maximum number of rows per split; None for all
-    columns: Mapping[str, str] = field(default_factory=dict)  # new names by old names
-    bad_rows: BadRowsName = "error"
+    reading: RowsConfig = RowsConfig()
 
     def run(self, store: DatasetStore) -> tuple[HeldOut, Facts, Table]:
         splits = held_out_splits(store, self.dataset, self.splits)
         sets: dict[str, tuple[Conversation, ...]] = {}
         facts, table_rows = Facts(), []
         bad_rows: list[BadRow] = []
-        config = DataConfig(columns=self.columns, bad_rows=self.bad_rows)
+        config = DataConfig(columns=self.reading.columns, bad_rows=self.reading.bad_rows)
         reader = DatasetReader(store, self.dataset, config)
         for split in splits:
             read = reader.read(split, 0)

@@ -325,8 +325,6 @@ def check_prompt(
     if not isinstance(task, Question | Prompt):
         return
     where = place_of(task)
-    if not task.messages:
-        raise DataError(f"{where}: the prompt has no messages")
     try:
         prompt = question_tokens(task, tokenizer, render)
     except DataError as error:

@@ -131,7 +131,7 @@ def test_evaluation_leaves_bad_rows_out(tmp_path: Path, metric: str) -> None:
     settings = {"dataset": "d.jsonl", "evaluation": {"metric": metric}}
     with pytest.raises(DataError):
         run(tmp_path, Evaluate(**settings))
-    seen = run(tmp_path, Evaluate(**settings, bad_rows="drop"))
+    seen = run(tmp_path, Evaluate(**settings, reading=DROP))
     assert seen.series("data/bad_rows") == [len(bad)]
 
 
@@ -140,7 +140,7 @@ def test_multiple_choice_leaves_bad_rows_out(tmp_path: Path) -> None:
     long = json.dumps({"prompt": "a", "choices": ["b", LONG], "answer": 0})
     (tmp_path / "d.jsonl").write_text("\n".join([good, ANSWERS[0], long, good]) + "\n")
     evaluation = {"metric": "choice"}
-    seen = run(tmp_path, Evaluate(dataset="d.jsonl", evaluation=evaluation, bad_rows="drop"))
+    seen = run(tmp_path, Evaluate(dataset="d.jsonl", evaluation=evaluation, reading=DROP))
     assert seen.series("data/bad_rows") == [2]
 
 

@@ -210,7 +210,7 @@ def test_unknown_metrics_and_missing_extras_are_errors(
 
 def test_columns_are_renamed(blobs: FakeBlobs) -> None:
     columns = {"question": "prompt", "answer": "completion"}
-    metrics = measure(blobs, "renamed", dataset="columns", columns=columns)
+    metrics = measure(blobs, "renamed", dataset="columns", reading={"columns": columns})
     assert metrics["test/exact_match"] == 1.0
 
 
