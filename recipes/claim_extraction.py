@@ -10,8 +10,7 @@ from stages import chat, claims, data, evaluate, train
 class ClaimExtraction(EpochSettings):
     """Cross-entropy on claim lines, with a penalty on documents that the prompt lacks."""
 
-    # claims to train on, in SciFact's format or as prompt and completion: a packaged data set, a
-    # file or a folder
+    # claims to train on, in SciFact's format or as prompt and completion: a name, file or folder
     dataset: str = "claims"
     # documents that the claims cite: a file; null for the split `corpus` of `dataset`
     corpus: str | None = None
@@ -22,6 +21,9 @@ class ClaimExtraction(EpochSettings):
     token_weights: claims.TokenWeights = claims.TokenWeights()
     penalty: claims.CitationPenalty = claims.CitationPenalty()
     evaluation: claims.ClaimEvalConfig = claims.ClaimEvalConfig()
+    scorers: claims.ScorerConfig = claims.ScorerConfig()
+    antagonist: claims.AntagonistConfig = claims.AntagonistConfig()
+    targets: claims.ClaimTargets = claims.ClaimTargets()
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
     batch_size: PositiveInt = 16  # claims per optimiser step
     epochs: PositiveInt = 4  # passes over the data
@@ -32,9 +34,11 @@ class ClaimExtraction(EpochSettings):
         batches = claims.ShuffledClaims(self.batch_size, self.seed)
         return sequence(
             claims.LoadClaims(self.dataset, self.reading, self.seed, None, *sources),
+            *claims.scorer_stages(self.scorers),
             train.OpenSession(self.model, self.lora),
             *claims.penalty_reference(self.penalty, self.model),
             evaluate.StartExports(),
+            evaluate.StartEpochLosses(),
             claims.RenderClaims(self.rendering, self.token_weights, 16 if self.eval_every else 0),
             for_each(epochs)(
                 for_each(batches, ahead=self.ahead, save=self.save_every)(
@@ -42,10 +46,12 @@ class ClaimExtraction(EpochSettings):
                     self.optim,
                     every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
                     claims.ReportClaimStep(),
+                    evaluate.TrackEpochLoss().using(claims.CLAIMS),
                     every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
                 )
             ),
             train.SaveFinal(),
             claims.EvaluateClaims(self.evaluation, self.rendering, self.seed),
             claims.ReportClaims(),
+            *claims.quality_stages(self.scorers, self.antagonist, self.targets),
         )

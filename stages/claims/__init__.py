@@ -1,6 +1,8 @@
 """Claim extraction: SciFact data, answers as claim lines, and their measures."""
 
 from stages.claims.answer import Claim, ClaimAnswer, Relation, parse_answer
+from stages.claims.antagonist import AntagonistConfig, AntagonistReport, FlagAnswers
+from stages.claims.calibration import CalibrateEntailment, Calibration, scorer_stages
 from stages.claims.evaluation import (
     ClaimEvalConfig,
     ClaimEvaluation,
@@ -19,8 +21,11 @@ from stages.claims.gate import (
 )
 from stages.claims.loading import HeldOutClaims, LoadClaims, LoadHeldOutClaims, TrainClaims
 from stages.claims.measures import score_answer
+from stages.claims.open_scorers import OpenScorers, ScorerConfig, Scorers
+from stages.claims.quality import CheckTargets, ClaimTargets, quality_stages
 from stages.claims.rows import ClaimRow, row_of_texts, scifact_row
 from stages.claims.scifact import Document, EvidenceSet, ScifactClaim, read_claims, read_corpus
+from stages.claims.semantics import ScoreSemantics, SemanticScores
 from stages.claims.suite import SuiteResult, run_test_suite
 from stages.claims.token_weights import LineWeights
 from stages.claims.training import (
@@ -37,24 +42,32 @@ from stages.claims.validation import DataProblem, DataReport, SchemaField, valid
 
 __all__ = [
     "CLAIMS",
+    "AntagonistConfig",
+    "AntagonistReport",
+    "CalibrateEntailment",
+    "Calibration",
+    "CheckTargets",
     "CitationPenalty",
     "Claim",
     "ClaimAnswer",
     "ClaimEvalConfig",
     "ClaimEvaluation",
     "ClaimRow",
+    "ClaimTargets",
     "DataProblem",
     "DataReport",
     "Document",
     "EvaluateClaimWeights",
     "EvaluateClaims",
     "EvidenceSet",
+    "FlagAnswers",
     "ForwardBackwardClaims",
     "GateConfig",
     "HeldOutClaims",
     "LineWeights",
     "LoadClaims",
     "LoadHeldOutClaims",
+    "OpenScorers",
     "Relation",
     "RenderClaims",
     "ReportClaimStep",
@@ -63,6 +76,10 @@ __all__ = [
     "SchemaConfig",
     "SchemaField",
     "ScifactClaim",
+    "ScoreSemantics",
+    "ScorerConfig",
+    "Scorers",
+    "SemanticScores",
     "ShuffledClaims",
     "SkipGate",
     "SuiteConfig",
@@ -73,11 +90,13 @@ __all__ = [
     "gate_stages",
     "parse_answer",
     "penalty_reference",
+    "quality_stages",
     "read_claims",
     "read_corpus",
     "row_of_texts",
     "run_test_suite",
     "scifact_row",
     "score_answer",
+    "scorer_stages",
     "validate_file",
 ]

@@ -242,7 +242,7 @@ def antagonist_summary(report: AntagonistReport) -> tuple[Metrics, Table]:
                 continue
             count = sum(each.has(issue) for each in answers)
             rows.append((name, issue, severity, str(n), str(count), _share(count, n)))
-            metrics[f"{name}/{issue.lower()}"] = count / n
+            metrics[f"{name}/flag_{issue.lower()}"] = count / n
         for severity in ORDER:
             count = sum(each.severity == severity for each in answers)
             metrics[f"{name}/{severity.lower()}_flags"] = float(count)

@@ -14,7 +14,7 @@ from kitchen.types import Metrics, Table
 from stages.claims.answer import MAIN_CLAIM
 from stages.claims.loading import HeldOutClaims
 from stages.claims.measures import relations_by_document
-from stages.claims.open_scorers import NONE, Scorers
+from stages.claims.open_scorers import NONE, OpenScorers, ScorerConfig, Scorers
 from stages.claims.rows import ClaimRow
 from stages.claims.scorers import EntailmentScorer, TextPair, entailment_of
 
@@ -119,3 +119,9 @@ class CalibrateEntailment(Stage):
         columns = ("scorer", "AUC, 95 % interval", "data and use")
         rows_shown = (cells,) if self.scorer != NONE else ()
         return found, metrics, Table("Calibration of entailment", columns, rows_shown)
+
+
+def scorer_stages(config: ScorerConfig) -> tuple[Stage, ...]:
+    """Return the stages that open the scorers and calibrate that of entailment."""
+    calibrate_first = CalibrateEntailment(config.entailment, config.calibration_pairs)
+    return OpenScorers(config), calibrate_first

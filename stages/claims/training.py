@@ -16,7 +16,7 @@ from kitchen.errors import ConfigError, DataError, check_name
 from kitchen.ports import Done, Future, Tokenizer, TrainingClient, TrainingSession, start
 from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
-from kitchen.types import Datum, LossOutput, Metrics, OptimStepResult, Table
+from kitchen.types import Batch, Datum, LossOutput, Metrics, OptimStepResult, Table
 from stages.chat.render import RenderCounts, RenderDataset, TrainData, render_row
 from stages.chat.token_cost import EpochSize
 from stages.chat.token_table import MarkedTokens, token_table
@@ -128,8 +128,8 @@ class PenaltyOutput:
     loss: float  # nats; what is added to the cross-entropy
 
 
-# for data.Epochs(...).using(CLAIMS): passes over claims instead of datums
-CLAIMS: Mapping[Any, Any] = MappingProxyType({TrainData: ClaimData})
+# for STAGE(...).using(CLAIMS): claims instead of datums
+CLAIMS: Mapping[Any, Any] = MappingProxyType({TrainData: ClaimData, Batch: ClaimBatch})
 
 
 class RenderClaims(Stage):

@@ -3,6 +3,7 @@
 from stages.evaluate.bad_rows import DropBadMixtureRows, DropBadQuestions, DropBadRows
 from stages.evaluate.before_after import CompareEvaluations, QualityGate
 from stages.evaluate.checkpoint_eval import EvaluateCheckpoint, LoadHeldOut, ReportEvaluation
+from stages.evaluate.epoch_losses import EpochLosses, StartEpochLosses, TrackEpochLoss
 from stages.evaluate.evaluation import (
     DecodingConfig,
     EvalConfig,
@@ -24,6 +25,7 @@ from stages.evaluate.exports import (
 )
 from stages.evaluate.kl import MeasureKL, MeasureKLBefore
 from stages.evaluate.reference import IdentifyWeights, OpenReference, Reference
+from stages.evaluate.targets import TargetResult, Targets
 
 __all__ = [
     "CompareEvaluations",
@@ -31,6 +33,7 @@ __all__ = [
     "DropBadMixtureRows",
     "DropBadQuestions",
     "DropBadRows",
+    "EpochLosses",
     "EvalConfig",
     "EvaluateBase",
     "EvaluateCheckpoint",
@@ -52,6 +55,10 @@ __all__ = [
     "RenderHeldOut",
     "ReportEvaluation",
     "SavedExports",
+    "StartEpochLosses",
     "StartExports",
+    "TargetResult",
+    "Targets",
     "TrackBestExport",
+    "TrackEpochLoss",
 ]
