@@ -24,6 +24,7 @@ class ClaimExtraction(EpochSettings):
     scorers: claims.ScorerConfig = claims.ScorerConfig()
     antagonist: claims.AntagonistConfig = claims.AntagonistConfig()
     targets: claims.ClaimTargets = claims.ClaimTargets()
+    monitor: evaluate.MonitorConfig = evaluate.MonitorConfig()
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
     batch_size: PositiveInt = 16  # claims per optimiser step
     epochs: PositiveInt = 4  # passes over the data
@@ -32,6 +33,7 @@ class ClaimExtraction(EpochSettings):
         sources = self.corpus, self.held_out, self.hypothesis
         epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps).using(claims.CLAIMS)
         batches = claims.ShuffledClaims(self.batch_size, self.seed)
+        examined = self.evaluation, self.rendering, self.seed
         return sequence(
             claims.LoadClaims(self.dataset, self.reading, self.seed, None, *sources),
             *claims.scorer_stages(self.scorers),
@@ -45,13 +47,14 @@ class ClaimExtraction(EpochSettings):
                     claims.ForwardBackwardClaims(self.penalty, self.rendering, self.seed),
                     self.optim,
                     every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                    *claims.monitor_claims(self.monitor, *examined),
                     claims.ReportClaimStep(),
                     evaluate.TrackEpochLoss().using(claims.CLAIMS),
                     every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
                 )
             ),
             train.SaveFinal(),
-            claims.EvaluateClaims(self.evaluation, self.rendering, self.seed),
+            claims.EvaluateClaims(*examined),
             claims.ReportClaims(),
             *claims.quality_stages(self.scorers, self.antagonist, self.targets),
         )

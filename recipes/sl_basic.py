@@ -11,6 +11,7 @@ class SlBasic(EpochRecipe):
     """Cross-entropy on the assistant's tokens: one LoRA, evaluated before and after."""
 
     rendering: chat.RenderDataset = chat.RenderDataset()
+    monitor: evaluate.MonitorConfig = evaluate.MonitorConfig()
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
     warmup_steps: NonNegativeInt = 10  # length of the warm-up, in optimiser steps
     batch_size: PositiveInt = 16  # conversations per optimiser step
@@ -33,6 +34,7 @@ class SlBasic(EpochRecipe):
                     train.ForwardBackward("cross_entropy"),
                     self.optim,
                     every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                    *evaluate.monitor_held_out(self.monitor, self.evaluation, self.rendering),
                     train.ReportStep(),
                     every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
                 )

@@ -21,6 +21,7 @@ from stages.claims.gate import (
 )
 from stages.claims.loading import HeldOutClaims, LoadClaims, LoadHeldOutClaims, TrainClaims
 from stages.claims.measures import score_answer
+from stages.claims.monitor import MonitorClaims, monitor_claims
 from stages.claims.open_scorers import OpenScorers, ScorerConfig, Scorers
 from stages.claims.quality import CheckTargets, ClaimTargets, quality_stages
 from stages.claims.rows import ClaimRow, row_of_texts, scifact_row
@@ -67,6 +68,7 @@ __all__ = [
     "LineWeights",
     "LoadClaims",
     "LoadHeldOutClaims",
+    "MonitorClaims",
     "OpenScorers",
     "Relation",
     "RenderClaims",
@@ -88,6 +90,7 @@ __all__ = [
     "TrainClaims",
     "ValidateData",
     "gate_stages",
+    "monitor_claims",
     "parse_answer",
     "penalty_reference",
     "quality_stages",

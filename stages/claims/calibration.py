@@ -24,7 +24,7 @@ SUPPORTS = f"supports {MAIN_CLAIM}"
 
 @dataclass(frozen=True)
 class Calibration:
-    """Whether an entailment scorer ranks evidence that supports a claim above other evidence."""
+    """The test of an entailment scorer: does it rank supporting evidence above other evidence?"""
 
     # area under the ROC curve: the probability that a supporting document scores higher than one
     # that refutes the claim or is no evidence; None if it is not measured

@@ -46,6 +46,7 @@ class Epoch:
     number: int  # from 0
     steps: int  # optimiser steps; max_steps may cut the last epoch short
     share: float  # its share of all optimiser steps of the run
+    end: int = 0  # optimiser steps of the run up to its end
 
 
 class DatasetLoader(Stage):
@@ -174,7 +175,10 @@ class Epochs(Stage):
         per_epoch = -(-items // self.batch_size)
         total = min(per_epoch * self.count, self.max_steps or per_epoch * self.count)
         steps = [min(per_epoch, total - done) for done in range(0, total, per_epoch)]
-        return [Epoch(number, count, count / total) for number, count in enumerate(steps)]
+        return [
+            Epoch(number, count, count / total, min((number + 1) * per_epoch, total))
+            for number, count in enumerate(steps)
+        ]
 
     def preview(self, size: EpochSize, price: Price | None = None) -> tuple[PlannedSteps, Table]:
         epochs = self._epochs(size.count)

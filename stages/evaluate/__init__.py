@@ -24,6 +24,7 @@ from stages.evaluate.exports import (
     TrackBestExport,
 )
 from stages.evaluate.kl import MeasureKL, MeasureKLBefore
+from stages.evaluate.monitor import MonitorConfig, MonitorHeldOut, monitor_held_out
 from stages.evaluate.reference import IdentifyWeights, OpenReference, Reference
 from stages.evaluate.targets import TargetResult, Targets
 
@@ -49,6 +50,8 @@ __all__ = [
     "MeasureHeldOut",
     "MeasureKL",
     "MeasureKLBefore",
+    "MonitorConfig",
+    "MonitorHeldOut",
     "OpenReference",
     "QualityGate",
     "Reference",
@@ -61,4 +64,5 @@ __all__ = [
     "Targets",
     "TrackBestExport",
     "TrackEpochLoss",
+    "monitor_held_out",
 ]

@@ -58,7 +58,7 @@ class TargetResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the whole interval is on the right side of the bound, or on the wrong one.
+        """The decision: is the whole interval on the right side of the bound, or on the wrong one?
 
         "cannot tell" if the interval spans the target.
         """
@@ -72,6 +72,15 @@ class TargetResult:
         if met:
             return "met"
         return "not met" if missed else "cannot tell"
+
+    @property
+    def estimate_meets(self) -> bool:
+        """True if the estimate, without its interval, meets the target."""
+        if self.value is None:
+            return False
+        if self.side == "at least":
+            return self.value.estimate >= self.bound
+        return self.value.estimate <= self.bound
 
     def cells(self) -> tuple[str, ...]:
         """Return the row of a table: measure, target, value, number of items and verdict."""

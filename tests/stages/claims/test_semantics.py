@@ -120,7 +120,7 @@ def test_thresholds_need_a_calibrated_scorer(low: float) -> None:
 REFUTED = GOOD.replace("supports", "refutes")
 
 
-def test_gold_pairs_are_documents_with_what_the_answer_says_of_them() -> None:
+def test_gold_pairs_are_documents_of_rows_with_an_answer() -> None:
     pairs = gold_pairs(
         [claim_row("1", answer=GOOD), claim_row("2", answer=REFUTED), claim_row("3")]
     )
