@@ -10,6 +10,7 @@ from stages import chat, claims, evaluate
 class ClaimEvaluation(Recipe):
     """Measures of claim extraction with 95 % intervals."""
 
+    gate: claims.GateConfig = claims.GateConfig()
     # weights to evaluate: packaged:NAME, path:DIR, run:ID[@STEP|final|best], or NAME[@REVISION] on
     # the hub
     weights: ModelName = "packaged:smollm2-135m-instruct"
@@ -25,13 +26,17 @@ class ClaimEvaluation(Recipe):
     hypothesis: bool = True  # whether prompts have the hypothesis
     rendering: chat.RenderDataset = chat.RenderDataset(max_tokens=2048)
     evaluation: claims.ClaimEvalConfig = claims.ClaimEvalConfig()
+    # JSONL file to write prompts and answers to; null for none
+    predictions: claims.AbsolutePath | None = None
     seed: Seed = 0  # random seed of sampling
 
     def workflow(self) -> Step:
         sources = self.dataset, self.corpus, self.splits, self.rows, self.hypothesis
         return sequence(
+            *claims.gate_stages(self.gate),
             claims.LoadHeldOutClaims(*sources),
             evaluate.IdentifyWeights(self.weights),
             claims.EvaluateClaimWeights(self.weights, self.evaluation, self.rendering, self.seed),
             claims.ReportClaims(),
+            *claims.write_predictions(self.predictions),
         )

@@ -10,6 +10,7 @@ from stages import chat, claims, data, evaluate, train
 class ClaimExtraction(EpochSettings):
     """Cross-entropy on claim lines, with a penalty on documents that the prompt lacks."""
 
+    gate: claims.GateConfig = claims.GateConfig()
     # claims to train on, in SciFact's format or as prompt and completion: a name, file or folder
     dataset: str = "claims"
     # documents that the claims cite: a file; null for the split `corpus` of `dataset`
@@ -28,6 +29,7 @@ class ClaimExtraction(EpochSettings):
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
     batch_size: PositiveInt = 16  # claims per optimiser step
     epochs: PositiveInt = 4  # passes over the data
+    output: claims.OutputConfig = claims.OutputConfig()
 
     def workflow(self) -> Step:
         sources = self.corpus, self.held_out, self.hypothesis
@@ -35,6 +37,7 @@ class ClaimExtraction(EpochSettings):
         batches = claims.ShuffledClaims(self.batch_size, self.seed)
         examined = self.evaluation, self.rendering, self.seed
         return sequence(
+            *claims.gate_stages(self.gate),
             claims.LoadClaims(self.dataset, self.reading, self.seed, None, *sources),
             *claims.scorer_stages(self.scorers),
             train.OpenSession(self.model, self.lora),
@@ -54,7 +57,10 @@ class ClaimExtraction(EpochSettings):
                 )
             ),
             train.SaveFinal(),
-            claims.EvaluateClaims(*examined),
-            claims.ReportClaims(),
-            *claims.quality_stages(self.scorers, self.antagonist, self.targets),
+            *claims.output_stages(
+                self.output,
+                claims.EvaluateClaims(*examined),
+                claims.ReportClaims(),
+                *claims.quality_stages(self.scorers, self.antagonist, self.targets),
+            ),
         )

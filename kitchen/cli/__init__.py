@@ -61,6 +61,11 @@ for commands in (run_commands, compare_commands, weights_commands, author_comman
 
 def main() -> None:
     """Run the command line; the entry point of the console script."""
+    run_app(app)
+
+
+def run_app(app: typer.Typer) -> None:
+    """Run a command line, and end the process with its exit code."""
     prepare_streams()
     end = ProcessEnd()
     atexit.register(end.skip_finalisation)

@@ -116,11 +116,17 @@ def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
     exit_with(lambda: examine(adapter_choice(runs, None), json=json), debug=debug)
 
 
-@app.command(epilog=examples("kitchen schema recipes.sl_basic > sl_basic.schema.json"))
+@app.command(
+    epilog=examples(
+        "kitchen schema recipes.sl_basic > sl_basic.schema.json",
+        "kitchen schema thinker > thinker.schema.json",
+    )
+)
 def schema(recipe: RecipeName, debug: Debug = False) -> None:
     """Print the settings of a recipe as a JSON schema.
 
-    Editors can use it to check and complete a --config file.
+    Editors can use it to check and complete a --config file. For `thinker`, it is the schema of
+    the files of a pipeline.
     """
     from kitchen.cli.commands.schema import print_schema
 

@@ -11,7 +11,9 @@ from stages.claims.evaluation import (
     ReportClaims,
 )
 from stages.claims.gate import (
+    AbsolutePath,
     GateConfig,
+    RequestFeatures,
     RunTestSuite,
     SchemaConfig,
     SkipGate,
@@ -23,10 +25,12 @@ from stages.claims.loading import HeldOutClaims, LoadClaims, LoadHeldOutClaims, 
 from stages.claims.measures import score_answer
 from stages.claims.monitor import MonitorClaims, monitor_claims
 from stages.claims.open_scorers import OpenScorers, ScorerConfig, Scorers
+from stages.claims.pipeline import ClaimPipeline
 from stages.claims.quality import CheckTargets, ClaimTargets, quality_stages
 from stages.claims.rows import ClaimRow, row_of_texts, scifact_row
 from stages.claims.scifact import Document, EvidenceSet, ScifactClaim, read_claims, read_corpus
 from stages.claims.semantics import ScoreSemantics, SemanticScores
+from stages.claims.setup import set_up_data
 from stages.claims.suite import SuiteResult, run_test_suite
 from stages.claims.token_weights import LineWeights
 from stages.claims.training import (
@@ -40,9 +44,17 @@ from stages.claims.training import (
     penalty_reference,
 )
 from stages.claims.validation import DataProblem, DataReport, SchemaField, validate_file
+from stages.claims.written_files import (
+    ExportCheckpoint,
+    OutputConfig,
+    WritePredictions,
+    output_stages,
+    write_predictions,
+)
 
 __all__ = [
     "CLAIMS",
+    "AbsolutePath",
     "AntagonistConfig",
     "AntagonistReport",
     "CalibrateEntailment",
@@ -53,6 +65,7 @@ __all__ = [
     "ClaimAnswer",
     "ClaimEvalConfig",
     "ClaimEvaluation",
+    "ClaimPipeline",
     "ClaimRow",
     "ClaimTargets",
     "DataProblem",
@@ -61,6 +74,7 @@ __all__ = [
     "EvaluateClaimWeights",
     "EvaluateClaims",
     "EvidenceSet",
+    "ExportCheckpoint",
     "FlagAnswers",
     "ForwardBackwardClaims",
     "GateConfig",
@@ -70,10 +84,12 @@ __all__ = [
     "LoadHeldOutClaims",
     "MonitorClaims",
     "OpenScorers",
+    "OutputConfig",
     "Relation",
     "RenderClaims",
     "ReportClaimStep",
     "ReportClaims",
+    "RequestFeatures",
     "RunTestSuite",
     "SchemaConfig",
     "SchemaField",
@@ -89,8 +105,10 @@ __all__ = [
     "TokenWeights",
     "TrainClaims",
     "ValidateData",
+    "WritePredictions",
     "gate_stages",
     "monitor_claims",
+    "output_stages",
     "parse_answer",
     "penalty_reference",
     "quality_stages",
@@ -101,5 +119,7 @@ __all__ = [
     "scifact_row",
     "score_answer",
     "scorer_stages",
+    "set_up_data",
     "validate_file",
+    "write_predictions",
 ]

@@ -10,7 +10,7 @@ from kitchen.errors import ConfigError
 from kitchen.stage import Stage
 from kitchen.statistics.auc import auc
 from kitchen.statistics.intervals import Interval
-from kitchen.types import Metrics, Table
+from kitchen.types import Metrics, Result, Table
 from stages.claims.answer import MAIN_CLAIM
 from stages.claims.loading import HeldOutClaims
 from stages.claims.measures import relations_by_document
@@ -23,7 +23,7 @@ SUPPORTS = f"supports {MAIN_CLAIM}"
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Result):
     """The test of an entailment scorer: does it rank supporting evidence above other evidence?"""
 
     # area under the ROC curve: the probability that a supporting document scores higher than one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,10 @@ import structlog
 from pydantic import AfterValidator, PositiveInt
 
 from kitchen.errors import ConfigError, DataError, SuiteFailed
-from kitchen.ports import BlobStore
-from kitchen.secrets import mask, masked
-from kitchen.stage import Stage
-from kitchen.types import Facts, Metrics, RunId
+from kitchen.ports import BlobStore, TrainingClient
+from kitchen.secrets import mask, masked, secrets
+from kitchen.stage import Need, Stage
+from kitchen.types import Facts, Metrics, RunId, Table
 from stages.claims.suite import SuiteResult, run_test_suite
 from stages.claims.validation import DataProblem, DataReport, SchemaField, validate_file
 
@@ -27,6 +27,7 @@ SUITE_OUTPUT = "tests.txt"  # in the run's folder: what pytest printed
 PROBLEMS = "validation.jsonl"  # in the run's folder: every problem of the data
 _USAGE_ERROR = 4  # pytest's exit status for wrong arguments
 _SHOWN_LINES = 60  # of pytest's output, in an error
+_SHORTEST_PART = 3  # characters of a secret that may be shown
 _BLOCK = 1 << 20  # bytes of problems that are written at once
 
 
@@ -64,6 +65,8 @@ class GateConfig:
     tests: SuiteConfig | None = None  # test suite that must pass; null for none
     data: SchemaConfig | None = None  # data that must follow a schema; null for none
     skip: bool = False  # true to check neither; the record says so
+    # settings asked for that not every backend honours; the plan and a table list those
+    features: tuple[str, ...] = ()
 
 
 def gate_stages(config: GateConfig, *, required: bool = False) -> list[Stage]:
@@ -77,12 +80,13 @@ def gate_stages(config: GateConfig, *, required: bool = False) -> list[Stage]:
             "gate.data.path and gate.data.fields to a JSONL file and its schema; leave gate.skip "
             "at false"
         )
+    requests = [RequestFeatures(config.features)] if config.features else []
     checks: list[Stage] = []
     if config.tests is not None:
         checks.append(RunTestSuite(config.tests))
     if config.data is not None:
         checks.append(ValidateData(config.data))
-    return [SkipGate()] if checks and config.skip else checks
+    return [*requests, *([SkipGate()] if checks and config.skip else checks)]
 
 
 class RunTestSuite(Stage):
@@ -98,17 +102,29 @@ class RunTestSuite(Stage):
         if not Path(self.config.path).exists():
             raise ConfigError(f"tests: there is no file or folder {self.config.path}")
 
-    def run(self, blobs: BlobStore, run: RunId) -> Metrics:
+    def run(self, blobs: BlobStore, run: RunId) -> tuple[Metrics, Table]:
         config = self.config
         result = run_test_suite(Path(config.path), config.markers, config.args)
-        output = mask(result.output)
+        output = _masked_output(result.output)
         blobs.write(f"{run.id}/{SUITE_OUTPUT}", output.encode())
         end = "\n".join(output.rstrip().splitlines()[-_SHOWN_LINES:])
         if result.exit_status == _USAGE_ERROR:
             raise ConfigError(f"tests: pytest does not accept its arguments:\n{end}")
         if not result.ok:
             raise SuiteFailed(f"{_failure(config.path, result)}\n{end}")
-        return Metrics(tests_passed=result.passed, tests_skipped=result.skipped)
+        counts = Metrics(tests_passed=result.passed, tests_skipped=result.skipped)
+        row = (config.path, str(result.passed), str(result.skipped))
+        return counts, Table("Tests", ("path", "passed", "skipped"), (row,))
+
+
+def _masked_output(text: str) -> str:
+    """Return pytest's output without secrets, and without the parts of secrets that it cuts off."""
+    shown = mask(text)
+    for secret in secrets():
+        for length in range(len(secret) - 1, _SHORTEST_PART, -1):
+            shown = shown.replace(f"{secret[:length]}...", "***...")
+            shown = shown.replace(f"...{secret[-length:]}", "...***")
+    return shown
 
 
 def _failure(path: str, result: SuiteResult) -> str:
@@ -135,7 +151,7 @@ class ValidateData(Stage):
         if not Path(self.config.path).is_file():
             raise DataError(f"data_validation: there is no file {self.config.path}")
 
-    def run(self, blobs: BlobStore, run: RunId) -> tuple[Metrics, Facts]:
+    def run(self, blobs: BlobStore, run: RunId) -> tuple[Metrics, Facts, Table]:
         config = self.config
         name = f"{run.id}/{PROBLEMS}"
         with _written_in_blocks(blobs, name) as problems:
@@ -150,8 +166,10 @@ class ValidateData(Stage):
             raise DataError(_data_errors(config.path, report, blobs.locate(name)))
         if not report.rows:
             raise DataError(f"data_validation: {config.path} has no rows")
-        digest = _sha256(Path(config.path))
-        return Metrics(rows_validated=report.rows), Facts({"validated.sha256": digest})
+        facts = Facts({"validated.sha256": _sha256(Path(config.path))})
+        row = (config.path, f"{report.rows:,}", "0")
+        table = Table("Validated data", ("file", "rows", "problems"), (row,))
+        return Metrics(rows_validated=report.rows), facts, table
 
 
 def _data_errors(path: str, report: DataReport, where: str) -> str:
@@ -207,3 +225,16 @@ class SkipGate(Stage):
     def run(self) -> Facts:
         log.warning("tests and data validation are skipped; the record of the run says so")
         return Facts({"validation": "skipped"})
+
+
+class RequestFeatures(Stage):
+    """Ask for features that not every backend has; the plan and a table list those it lacks."""
+
+    features: tuple[str, ...]
+
+    def run(self, training: TrainingClient) -> Table:
+        lacking = [name for name in self.features if name not in training.capabilities]
+        return Table("Not honoured", ("setting",), tuple((name,) for name in lacking))
+
+    def needs(self) -> Iterable[Need]:
+        return [Need(TrainingClient, name, required=False) for name in self.features]

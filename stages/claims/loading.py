@@ -190,9 +190,10 @@ class LoadHeldOutClaims(Stage):
         for split in self._splits(source):
             read = reader.read(split, 0)
             chosen = read.data if self.rows is None else sample_held_out(read.data, self.rows)
-            sets[split] = _parsed(chosen, parse)
-            facts[f"data.{split}.sha256"] = read.fingerprint
-            counts.append((split, f"{len(chosen):,} of {len(read.data):,}"))
+            name = self._set_name(split)
+            sets[name] = _parsed(chosen, parse)
+            facts[f"data.{name}.sha256"] = read.fingerprint
+            counts.append((name, f"{len(chosen):,} of {len(read.data):,}"))
         table = Table(f"Evaluation data of {self.dataset}", ("split", "claims"), tuple(counts))
         return HeldOutClaims(sets), facts, table
 
@@ -202,6 +203,11 @@ class LoadHeldOutClaims(Stage):
         self._splits(ClaimSource(store, self.dataset, self.corpus))
         if self.corpus is not None:
             store.splits(self.corpus)
+
+    def _set_name(self, split: str) -> str:
+        """Return the name of a set; the one split of a file is called train, and is held out."""
+        is_file = self.splits is None and split == "train"
+        return "held_out" if is_file else split
 
     def _splits(self, source: ClaimSource) -> Sequence[str]:
         available = [split for split in source.store.splits(self.dataset) if split != CORPUS]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -26,7 +26,8 @@ from kitchen.errors import ConfigError, did_you_mean
 from kitchen.types import Seed
 from stages.claims.validation import SchemaField
 
-Backend = Literal["hf_peft", "tinker"]
+# fake stands in for a model, without a GPU or a server: to try a pipeline
+Backend = Literal["hf_peft", "tinker", "fake"]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -176,8 +177,9 @@ class _Document:
     values: Mapping[str, Any]
     lines: Mapping[tuple[str, ...], int]
 
-    def line(self, keys: Sequence[str]) -> int:
+    def line(self, key: Sequence[str]) -> int:
         """Return the line of a key, or of the innermost key around it that has one."""
+        keys = tuple(key)
         for length in range(len(keys), 0, -1):
             inside = [line for known, line in self.lines.items() if known[:length] == keys[:length]]
             if inside:
@@ -185,31 +187,50 @@ class _Document:
         return 1
 
 
+@dataclass(frozen=True)
+class WithLines(Generic[M]):
+    """A file of sections, and the line of every key."""
+
+    content: M
+    document: _Document
+
+    def place(self, key: str) -> str:
+        """Return file and line of a dotted key, or of the innermost section around it."""
+        return f"{self.document.path}:{self.document.line(key.split('.'))}"
+
+    def has(self, key: str) -> bool:
+        """Return whether the file itself sets a dotted key."""
+        return tuple(key.split(".")) in self.document.lines
+
+
 def read_pipeline_file(path: Path) -> PipelineFile:
     """Read a pipeline; paths in it are relative to its folder, with / or backslashes.
 
     Raises ConfigError that names file, line and key: unknown keys, wrong values, missing files.
     """
-    return _read(path, PipelineFile)
+    return read_with_lines(path, PipelineFile).content
 
 
 def read_lora_file(path: Path) -> LoraFile:
     """Read a LoRA file; like read_pipeline_file."""
-    return _read(path, LoraFile)
+    return read_with_lines(path, LoraFile).content
 
 
-def _read(path: Path, model: type[M]) -> M:
+def read_with_lines(path: Path, model: type[M]) -> WithLines[M]:
+    """Read a file of this kind with the lines of its keys; like read_pipeline_file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason})") from error
     document = _parse(path, text)
     try:
         parsed = model.model_validate(document.values)
     except ValidationError as error:
         problems = [_problem(document, model, dict(found)) for found in error.errors()]
         raise ConfigError("\n".join(dict.fromkeys(problems))) from error
-    return _with_absolute_paths(parsed, path.parent)
+    return WithLines(_with_absolute_paths(parsed, path.parent), document)
 
 
 def _parse(path: Path, text: str) -> _Document:
@@ -272,3 +293,15 @@ def _with_absolute_paths(model: M, folder: Path) -> M:
         elif isinstance(value, BaseModel):
             changed[name] = _with_absolute_paths(value, folder)
     return model.model_copy(update=changed)
+
+
+def pipeline_schema() -> dict[str, Any]:
+    """Return the JSON schema of a pipeline or a LoRA file, with the comments of their keys."""
+    names = ("Pipeline", "Lora")
+    definitions: dict[str, Any] = {}
+    models: tuple[type[BaseModel], ...] = (PipelineFile, LoraFile)
+    for name, model in zip(names, models, strict=True):
+        schema = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+        definitions |= schema.pop("$defs", {})
+        definitions[name] = schema
+    return {"$defs": definitions, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kitchen.stage import Stage
-from kitchen.types import Batch, LossOutput
+from kitchen.types import Batch, LossOutput, Result
 from stages.data.dataset import Epoch
 from stages.train.optim import summed_metrics
 
 
 @dataclass(frozen=True)
-class EpochLosses:
+class EpochLosses(Result):
     """Sums of the losses of batches by epoch.
 
     A batch of 8 rows and one of 1 row cannot be compared: each loss counts as often as its batch

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
@@ -60,6 +60,12 @@ class OutputOptions:
     other_code: bool = False
 
 
+class Reporter(Protocol):
+    """Prints why a command failed, and hints on what to do next."""
+
+    def __call__(self, error: BaseException, *, debug: bool, hints: Sequence[str] = ()) -> None: ...
+
+
 @dataclass(frozen=True)
 class _Run:
     """A run that is ready to start or to be resumed."""
@@ -83,20 +89,21 @@ def run(
     name: str | None = None,
     observers: Sequence[Observer] = (),
     details: Callable[[], Outcome] = dict,
+    report: Reporter = report_error,
 ) -> int:
     """Run a recipe as a new run, with this name if there is one; return the exit code.
 
-    `details` returns what --json prints besides the outcome.
+    `details` returns what --json prints besides the outcome. `report` prints an error.
     """
     drop_unread_output()
     with _json_only_on_stdout(output):
         try:
             new_run = _new_run(request, name)
         except KitchenError as error:
-            report_error(error, debug=output.debug)
+            report(error, debug=output.debug)
             outcome = _refusal(error, request.recipe)
         else:
-            outcome = _execute(new_run, output, observers) | details()
+            outcome = _execute(new_run, output, observers, report) | details()
     return _finish(outcome, output)
 
 
@@ -148,7 +155,12 @@ def _recorded_run(name: str, order: Order, adapters: AdapterChoice) -> _Run:
     return _Run(name, order, recipe, resolved.kitchen, adapters)
 
 
-def _execute(ready: _Run, output: OutputOptions, observers: Sequence[Observer] = ()) -> Outcome:
+def _execute(
+    ready: _Run,
+    output: OutputOptions,
+    observers: Sequence[Observer] = (),
+    report: Reporter = report_error,
+) -> Outcome:
     configure(output.debug)
     out = console(to_stderr=output.json)
     observer = ConsoleObserver(out)
@@ -174,7 +186,7 @@ def _execute(ready: _Run, output: OutputOptions, observers: Sequence[Observer] =
         observer.close()
     seconds = time.perf_counter() - started
     if failure is not None:
-        report_error(failure, debug=output.debug, hints=_resume_hints(failure, ready))
+        report(failure, debug=output.debug, hints=_resume_hints(failure, ready))
     outcome = _outcome(failure, ready.kitchen, ready.name, seconds)
     if failure is None:
         _print_completion(out, ready, observer, outcome)

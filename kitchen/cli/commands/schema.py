@@ -10,13 +10,23 @@ from pydantic.json_schema import GenerateJsonSchema
 from kitchen.cli.commands.json_output import as_json
 from kitchen.config.describe import describe_settings
 from kitchen.config.discovery import find_recipe, import_path
+from kitchen.config.pipeline import find_pipeline
 from kitchen.config.settings import nested_settings
 from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
 
+PIPELINE = "thinker"
+
 
 def print_schema(name: str) -> int:
-    """Print the schema; raises ConfigError for a setting that JSON schema cannot describe."""
+    """Print the schema; raises ConfigError for a setting that JSON schema cannot describe.
+
+    The name "thinker" stands for the files of a pipeline.
+    """
+    if name == PIPELINE:
+        dialect = {"$schema": GenerateJsonSchema.schema_dialect}
+        print(as_json({**dialect, **find_pipeline().schema()}))
+        return 0
     print(as_json(settings_schema(find_recipe(name))))
     return 0
 

@@ -57,7 +57,7 @@ def problems(blobs: BlobStore) -> list[dict[str, Any]]:
 def test_valid_data_passes_with_its_digest(tmp_path: Path) -> None:
     config = rows_file(tmp_path, {"prompt": "a", "n": 1}, {"prompt": "b", "n": 2})
     blobs = FakeBlobs()
-    metrics, facts = ValidateData(config).run(blobs, RUN)
+    metrics, facts, _ = ValidateData(config).run(blobs, RUN)
     assert metrics == {"rows_validated": 2}
     assert facts == {"validated.sha256": sha256(Path(config.path).read_bytes()).hexdigest()}
     assert problems(blobs) == []
@@ -97,7 +97,7 @@ def test_data_without_rows_is_an_error(tmp_path: Path) -> None:
 def test_a_passing_suite_is_counted(tmp_path: Path) -> None:
     blobs = FakeBlobs()
     tests = "def test_one():\n    print('shown')\n\ndef test_two():\n    pass\n"
-    metrics = suite(tmp_path, tests, args=("-k", "one", "-s")).run(blobs, RUN)
+    metrics, _ = suite(tmp_path, tests, args=("-k", "one", "-s")).run(blobs, RUN)
     assert metrics == {"tests_passed": 1, "tests_skipped": 0}
     assert b"shown" in (blobs.read("run/tests.txt") or b"")
 

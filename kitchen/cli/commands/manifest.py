@@ -1,0 +1,154 @@
+"""The metadata of a run of `thinker`: what ran on which data, and how it ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kitchen.cli.commands.json_output import as_json
+from kitchen.config.pipeline import PipelineOptions, PipelineRun
+from kitchen.engine.observers import Observer
+from kitchen.errors import ConfigError, did_you_mean
+from kitchen.ports import BlobStore
+from kitchen.runs.jsonl import read_lines
+from kitchen.runs.store import list_runs, read_run
+from kitchen.safe_text import read_json
+
+MANIFEST = "manifest.json"  # in the run's folder
+_PROBLEMS = "validation.jsonl"
+_OF_VALIDATION = ("tests_passed", "tests_skipped", "rows_validated")
+
+
+class ManifestWriter(Observer):
+    """Writes the manifest after every step of the recipe, and when the run ends or fails."""
+
+    def __init__(
+        self, blobs: BlobStore, command: str, prepared: PipelineRun, options: PipelineOptions
+    ) -> None:
+        self._blobs = blobs
+        self._run = ""
+        arguments = {"command": command, **asdict(options)}
+        self._request: dict[str, Any] = {
+            "arguments": arguments,
+            "arguments_sha256": _digest(arguments),
+            "backend": prepared.backend,
+            "files": {name: _file(path) for name, path in prepared.files.items()},
+            "checkpoint_dir": _text(prepared.paths.get("output.checkpoint_dir")),
+            "output": _text(prepared.paths.get("evaluation.output_path")),
+        }
+
+    def run_started(self, run: str, step: object) -> None:
+        self._run = run
+
+    def phase_done(self) -> None:
+        self._write()
+
+    def run_ended(self, error: BaseException | None) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        if self._run:
+            content = as_json(build_manifest(self._blobs, self._run, self._request))
+            self._blobs.write(f"{self._run}/{MANIFEST}", f"{content}\n".encode())
+
+
+def build_manifest(blobs: BlobStore, run: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a run from its record and from how it was requested."""
+    record = read_run(blobs, run)
+    attempts, metrics, facts = record["attempts"], record["metrics"], record["facts"]
+    ended = record["status"] != "running"
+    trained = {name: value for name, value in metrics.items() if _is_of_training(name)}
+    evaluated = {name: value for name, value in metrics.items() if _is_of_evaluation(name)}
+    return {
+        "run": run,
+        "timestamp": attempts[0]["started"],
+        "seconds": sum(attempt["seconds"] for attempt in attempts),
+        "status": record["status"],
+        "exit_status": record.get("exit_code") if ended else None,
+        "reason": record.get("reason", ""),
+        "config": request["files"]["pipeline"]["path"],
+        **request,
+        "git_commit": attempts[-1].get("git_commit"),
+        "configuration_sha256": record.get("configuration_sha256"),
+        "settings_sha256": _digest(record["order"]["settings"]),
+        "data": {name: value for name, value in facts.items() if name.endswith(".sha256")},
+        "validation": _validation(blobs, run, record),
+        "training": {
+            "backend": request["backend"],
+            "config": request["files"].get("lora", {}).get("path"),
+            "checkpoint_dir": request["checkpoint_dir"],
+            "metrics": trained,
+        },
+        "evaluation": {"metrics": evaluated, "output": request["output"]},
+    }
+
+
+def _is_of_training(metric: str) -> bool:
+    return "/" not in metric and metric not in _OF_VALIDATION
+
+
+def _is_of_evaluation(metric: str) -> bool:
+    return "/" in metric and not metric.startswith("data/")
+
+
+def _validation(blobs: BlobStore, run: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the tests ended, and how many problems the data has."""
+    gate = record["order"]["settings"].get("gate", {})
+    metrics, where = record["metrics"], " ".join(record.get("where", ()))
+    tests = "none" if gate.get("tests") is None else "not run"
+    if record["facts"].get("validation") == "skipped":
+        return {"pytest": "skipped", "dataset_errors": None}
+    if "tests_passed" in metrics:
+        tests = "passed"
+    elif "RunTestSuite" in where:
+        tests = "failed"
+    problems = None
+    if blobs.read(f"{run}/{_PROBLEMS}") is not None:
+        problems = len(read_lines(blobs, f"{run}/{_PROBLEMS}"))
+    return {
+        "pytest": tests,
+        "tests_passed": metrics.get("tests_passed"),
+        "dataset_errors": problems,
+        "rows": metrics.get("rows_validated"),
+    }
+
+
+def read_manifest(blobs: BlobStore, run: str) -> dict[str, Any]:
+    """Return the manifest of a run as its record is now, such as after `kitchen resume`.
+
+    Raises ConfigError for a run that `thinker` did not start.
+    """
+    record = read_run(blobs, run)
+    data = blobs.read(f"{run}/{MANIFEST}")
+    if data is None:
+        raise ConfigError(
+            f"the run {run!r} of {record['recipe']} has no {MANIFEST}: `thinker` did not start it"
+        )
+    manifest = read_json(data)
+    keys = ("arguments", "arguments_sha256", "backend", "files", "checkpoint_dir", "output")
+    return build_manifest(blobs, run, {key: manifest[key] for key in keys})
+
+
+def newest_manifest(blobs: BlobStore) -> str:
+    """Return the newest run of `thinker`; raises ConfigError if there is none."""
+    runs = [run for run in list_runs(blobs) if blobs.read(f"{run.id}/{MANIFEST}") is not None]
+    if not runs:
+        where = blobs.locate("x").removesuffix("/x")
+        raise ConfigError(f"there is no run of `thinker` in {where}; {did_you_mean('', ())}")
+    return max(runs, key=lambda run: run.started).id
+
+
+def _file(path: Path) -> dict[str, str]:
+    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,131 @@
+"""Files of a claim extraction outside of the run's folder: an adapter's folder, and predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kitchen.artifacts.publish import write_chat_template
+from kitchen.artifacts.weights import weights_of
+from kitchen.backend.atomic_folder import atomic_folder, check_folder_unused
+from kitchen.errors import ConfigError, RunFailed
+from kitchen.ports import BlobStore, CheckpointStore, TrainingClient
+from kitchen.safe_text import read_json
+from kitchen.secrets import masked
+from kitchen.stage import Need, Stage
+from kitchen.types import RunId, Table
+from stages.claims.evaluation import ClaimEvaluation
+from stages.claims.gate import AbsolutePath
+from stages.claims.loading import HeldOutClaims
+from stages.train import FinalWeights
+
+SOURCE_FILE = "kitchen.json"  # in an exported folder: the run that its weights come from
+
+
+def exported_run(folder: Path) -> str | None:
+    """Return the run whose weights a folder holds; None if no run has written it."""
+    try:
+        source = read_json((folder / SOURCE_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    run = source.get("run") if isinstance(source, dict) else None
+    return run if isinstance(run, str) else None
+
+
+class ExportCheckpoint(Stage):
+    """Export the final weights into a folder, in PEFT's format where the backend can.
+
+    The folder replaces one that an earlier run has exported; that run keeps its weights in its own
+    folder. A folder with other content is refused.
+    """
+
+    folder: str
+
+    def verify(self) -> None:
+        folder = Path(self.folder)
+        if exported_run(folder) is not None:
+            return
+        try:
+            check_folder_unused(folder)
+        except ConfigError as error:
+            raise ConfigError(f"checkpoint_dir: {error}") from error
+
+    def run(
+        self, store: CheckpointStore, blobs: BlobStore, run: RunId, weights: FinalWeights
+    ) -> Table:
+        folder, named = Path(self.folder), weights_of(run.id, weights, blobs)
+        if exported_run(folder) is not None:
+            shutil.rmtree(folder)
+        with atomic_folder(folder) as part:
+            store.export(weights, part / "export")
+            for path in (part / "export").iterdir():
+                path.replace(part / path.name)
+            (part / "export").rmdir()
+            write_chat_template(named, part)
+            source = {"run": run.id, "model": named.model, "sha256": weights.sha256}
+            (part / SOURCE_FILE).write_text(json.dumps(source, indent=2) + "\n")
+        return Table("Exported", ("weights", "folder"), ((named.name, self.folder),))
+
+    def needs(self) -> Iterable[Need]:
+        return [Need(TrainingClient, "export")]
+
+
+class WritePredictions(Stage):
+    """Write each prompt and answer of the evaluation as a line of a JSONL file, which is replaced.
+
+    The run's own `samples.jsonl` has the same answers, with their scores.
+    """
+
+    path: str
+
+    def run(self, evaluation: ClaimEvaluation, held_out: HeldOutClaims) -> Table:
+        rows = list(_predictions(evaluation, held_out))
+        path = Path(self.path)
+        part = path.with_name(f".{path.name}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            os.replace(part, path)
+        except OSError as error:
+            raise RunFailed(f"output_path: {path} cannot be written ({error.strerror})") from error
+        finally:
+            part.unlink(missing_ok=True)
+        return Table("Predictions", ("answers", "file"), ((f"{len(rows):,}", self.path),))
+
+
+def _predictions(evaluation: ClaimEvaluation, held_out: HeldOutClaims) -> Iterator[dict[str, Any]]:
+    for name, answers in evaluation.sets.items():
+        for answer in answers:
+            claim = held_out.sets[name][answer.row]
+            row = {"claim_id": claim.id, "set": name, "prompt": claim.prompt}
+            yield masked({**row, "completion": answer.text, "scores": dict(answer.scores)})
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Files of a run outside of its folder, and whether its weights are evaluated."""
+
+    checkpoint_dir: AbsolutePath | None = None  # folder to export final weights to; null for none
+    evaluate: bool = True  # false to train without an evaluation of the final weights
+    predictions: AbsolutePath | None = None  # JSONL file of prompts and answers; null for none
+
+
+def output_stages(config: OutputConfig, *evaluation: Stage) -> list[Stage]:
+    """Return the stages after training: an export, the evaluation and a file of its answers."""
+    stages: list[Stage] = []
+    if config.checkpoint_dir is not None:
+        stages.append(ExportCheckpoint(config.checkpoint_dir))
+    if config.evaluate:
+        stages += [*evaluation, *write_predictions(config.predictions)]
+    return stages
+
+
+def write_predictions(path: str | None) -> list[Stage]:
+    """Return the stage that writes the answers of an evaluation; none without a file."""
+    return [] if path is None else [WritePredictions(path)]

@@ -1,0 +1,334 @@
+"""`thinker` as a user types it: a pipeline runs, or an error says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from adapters.local.blobs import LocalBlobs
+from kitchen.config.pipeline import PipelineOptions, PipelineRun
+from kitchen.config.yaml import read_yaml
+from kitchen.errors import ConfigError
+from kitchen.runs.store import read_run
+from stages.claims.pipeline import ClaimPipeline
+from stages.claims.setup import set_up_data
+from stages.claims.written_files import exported_run
+from tests.support.claims import CLAIMS, CORPUS
+from tests.support.commands import in_folder, output
+from tests.support.pipeline_files import (
+    LORA,
+    PIPELINE,
+    change,
+    thinker,
+    write_project,
+    write_rows,
+    write_scifact,
+)
+
+TEST = Path("tests/test_it.py")
+PIPELINE_FILE = Path("pipeline.yaml")
+LORA_FILE = Path("lora.yaml")
+SECRET = "hf_planted_and_never_shown"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Iterator[Path]:
+    write_project(tmp_path)
+    with in_folder(tmp_path):
+        yield tmp_path
+
+
+def record(run: str) -> dict[str, Any]:
+    return read_run(LocalBlobs("runs"), run)
+
+
+def manifest(run: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(Path(f"runs/{run}/manifest.json").read_text())
+    return result
+
+
+def prepared(command: Any = "run", **options: Any) -> PipelineRun:
+    return ClaimPipeline().prepare(command, PIPELINE_FILE, PipelineOptions(**options))
+
+
+def settings(run: PipelineRun) -> dict[str, Any]:
+    return {".".join(item.keys): item.value for item in run.settings}
+
+
+def lines(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_one_run_validates_trains_exports_and_evaluates(folder: Path) -> None:
+    result = thinker("run", "--name", "first")
+    assert result.exit_code == 0, result.output
+    assert record("first")["recipe"] == "recipes.claim_extraction:ClaimExtraction"
+    assert exported_run(folder / "checkpoints/claims") == "first"
+    predictions = lines("predictions.jsonl")
+    assert [row["claim_id"] for row in predictions] == ["0", "1", "2"]
+    assert predictions[0]["scores"] == lines("runs/first/samples.jsonl")[0]["scores"]
+    found = manifest("first")
+    assert (found["status"], found["exit_status"], found["git_commit"]) == ("completed", 0, None)
+    assert found["validation"] == {
+        "pytest": "passed",
+        "tests_passed": 1,
+        "dataset_errors": 0,
+        "rows": 6,
+    }
+    data = (folder / "data/train.jsonl").read_bytes()
+    assert found["data"]["validated.sha256"] == sha256(data).hexdigest()
+    assert found["training"]["metrics"]["loss"] > 0
+    assert "held_out/schema" in found["evaluation"]["metrics"]
+    assert found["files"]["lora"]["sha256"] == sha256(LORA_FILE.read_bytes()).hexdigest()
+    assert json.loads(thinker("manifest").stdout) == found
+
+
+def test_exported_weights_are_evaluated_alone(folder: Path) -> None:
+    assert thinker("train", "--skip-validation", "--name", "trained").exit_code == 0
+    assert not Path("predictions.jsonl").exists()
+    result = thinker("eval", "--skip-validation", "--name", "scored")
+    assert result.exit_code == 0, result.output
+    weights = record("scored")["facts"]["weights.sha256"]
+    assert record("scored")["facts"]["weights"] == f"path:{folder}/checkpoints/claims"
+    assert weights == manifest("scored")["data"]["weights.sha256"]
+    assert len(lines("predictions.jsonl")) == 3
+
+
+def test_the_files_of_the_specification_run_unchanged(folder: Path) -> None:
+    configs = folder / "thinker/configs"
+    configs.mkdir(parents=True)
+    (configs / "pipeline.yaml").write_text(PIPELINE)
+    (configs / "lora_config.yaml").write_text(LORA)
+    write_scifact(folder / "thinker/cns-support-models/data/raw/scifact")
+    tests = folder / "thinker/cns-support-models/tests"
+    tests.mkdir()
+    (tests / "test_it.py").write_text(TEST.read_text())
+    (tests / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    for parent in ("thinker", "."):
+        rows = folder / parent / "cns-support-models/data/processed/scifact_claim_extractor.jsonl"
+        write_rows(rows, lines("data/train.jsonl"))
+    config = ("--config", str(configs / "pipeline.yaml"))
+    assert thinker(*config, "validate").exit_code == 0
+    result = thinker(*config, "run", "--backend", "fake", "--skip-validation", "--name", "spec")
+    assert result.exit_code == 0, result.output
+    values = record("spec")["order"]["settings"]
+    assert (values["batch_size"], values["epochs"], values["warmup_steps"]) == (16, 3, 100)
+    assert (values["lora_alpha"], values["lora_dropout"], values["lora_layers"]) == (
+        32.0,
+        0.05,
+        "attention",
+    )
+    assert values["penalty"]["weight"] == 5.0
+    assert values["gate"]["skip"]
+    [table] = [row for row in lines("runs/spec/tables.jsonl") if row["title"] == "Not honoured"]
+    assert {cell for [cell] in table["rows"]} == {
+        "model.quantization=4bit",
+        "training.fp16=true",
+        "data.validation_split=0.1",
+        "output.logging_steps=10",
+        f"evaluation.checkpoint_dir={folder}/thinker/cns-support-models/checkpoints/"
+        "claim-extractor-scifact",
+    }
+
+
+def test_a_changed_test_gives_a_new_verdict() -> None:
+    TEST.write_text("def test_it():\n    assert 1 == 2\n")
+    first = thinker("validate", "--name", "one")
+    TEST.write_text("def test_it():\n    assert 1 == 1\n")
+    assert (first.exit_code, thinker("validate", "--name", "two").exit_code) == (6, 0)
+    assert "[thinker] error: tests: 1 failed" in first.stderr
+    assert "assert 1 == 2" in first.stderr
+    assert manifest("one")["validation"]["pytest"] == "failed"
+    assert manifest("one")["exit_status"] == 6
+
+
+def test_failed_tests_stop_the_run_before_training() -> None:
+    TEST.write_text("def test_it():\n    assert 0\n")
+    assert thinker("run", "--name", "stopped").exit_code == 6
+    assert not Path("runs/stopped/weights").exists()
+    assert not Path("checkpoints").exists()
+    skipped = thinker("train", "--skip-validation", "--name", "skipped")
+    assert skipped.exit_code == 0
+    assert record("skipped")["facts"]["validation"] == "skipped"
+    assert manifest("skipped")["validation"]["pytest"] == "skipped"
+    assert manifest("skipped")["arguments"]["skip_validation"]
+
+
+def test_bad_rows_stop_the_run_before_training() -> None:
+    change(PIPELINE_FILE, "  args:", "  enabled: false\n  args:")
+    with Path("data/train.jsonl").open("a") as file:
+        file.write('{"prompt": " "}\nnot json\n')
+    result = thinker("train", "--name", "bad")
+    assert result.exit_code == 3
+    assert "[thinker] error: data_validation: 3 problems in 8 rows" in result.stderr
+    assert "line 7: prompt is empty" in result.stderr
+    assert len(lines("runs/bad/validation.jsonl")) == 3
+    assert manifest("bad")["validation"] == {
+        "pytest": "none",
+        "tests_passed": None,
+        "dataset_errors": 3,
+        "rows": None,
+    }
+    assert not Path("runs/bad/weights").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "command", "code", "message"),
+    [
+        (PIPELINE_FILE, "path: tests", "path: none", "validate", 2, "config: pipeline.yaml:2: tes"),
+        (PIPELINE_FILE, "lora.yaml", "none.yaml", "train", 2, "training.config_path: there is no"),
+        (PIPELINE_FILE, "backend: fake", "backend: faek", "run", 2, "did you mean 'fake'?"),
+        (PIPELINE_FILE, "evaluation:", "evaluatoin:", "run", 2, "did you mean 'evaluation'?"),
+        (PIPELINE_FILE, "base_model: tiny", "base_model: big", "run", 2, "name the same model"),
+        (LORA_FILE, "data/train.jsonl", "none.jsonl", "train", 2, "data.train_file: there is no"),
+        (LORA_FILE, "r: 4", "target_modules: [q_proj]", "run", 2, "every backend"),
+        (PIPELINE_FILE, "backend", "backend", "eval", 2, "run `thinker train` first"),
+        (LORA_FILE, "tiny", "packaged:none", "train", 4, "backend hf_peft, "),
+        (LORA_FILE, "r: 4", "r: 4\n  lora_dropout: 0.5", "train", 2, "not honour lora_dropout"),
+    ],
+)
+def test_failures_name_the_part_the_place_and_the_fix(
+    file: Path, old: str, new: str, command: str, code: int, message: str
+) -> None:
+    change(file, old, new)
+    options = {"train": ["--strict"], "validate": []}.get(command, [])
+    if "hf_peft" in message:
+        pytest.importorskip("torch")
+        options = ["--backend", "hf_peft"]
+    result = thinker(command, *options)
+    assert result.exit_code == code, result.output
+    assert "[thinker] error: " in result.stderr
+    assert message in result.stderr
+    assert not Path("runs").exists()
+
+
+def test_float16_on_a_cpu_is_refused() -> None:
+    change(LORA_FILE, "name: tiny", "name: tiny\n  device_map: cpu")
+    change(LORA_FILE, "num_epochs: 1", "num_epochs: 1\n  fp16: true")
+    result = thinker("train", "--backend", "hf_peft")
+    assert result.exit_code == 2
+    assert f"{LORA_FILE.resolve()}:9: training.fp16: float16 needs a CUDA device" in result.stderr
+
+
+def test_a_missing_key_of_tinker_fails_before_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tinker")
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    result = thinker("train", "--backend", "tinker")
+    assert result.exit_code == 4
+    assert "[thinker] error: training: the environment variable TINKER_API_KEY" in result.stderr
+
+
+def test_secrets_are_in_no_file_and_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "TINKER_API_KEY"):
+        monkeypatch.setenv(name, SECRET)
+    TEST.write_text("import os\ndef test_it():\n    assert os.environ['HF_TOKEN'] == 'x'\n")
+    failed = thinker("run", "--name", "failed")
+    with Path("data/train.jsonl").open("a") as file:
+        file.write(json.dumps({"prompt": SECRET, "completion": SECRET}) + "\n")
+    TEST.write_text("def test_it():\n    print('quiet')\n")
+    bad = thinker("run", "--name", "bad", "--json")
+    assert (failed.exit_code, bad.exit_code) == (6, 3)
+    assert "***" in failed.stderr
+    assert "***" in Path("runs/bad/validation.jsonl").read_text()
+    written = [path.read_text() for path in Path("runs").rglob("*") if path.is_file()]
+    assert len(written) > 8
+    assert not any(SECRET[:9] in text for text in [*written, failed.output, bad.output])
+
+
+def test_a_later_run_replaces_the_export_of_an_earlier_one(folder: Path) -> None:
+    for name in ("one", "two"):
+        assert thinker("train", "--skip-validation", "--name", name).exit_code == 0
+    assert exported_run(folder / "checkpoints/claims") == "two"
+    (folder / "checkpoints/claims/kitchen.json").unlink()
+    result = thinker("train", "--skip-validation")
+    assert result.exit_code == 2
+    assert "checkpoint_dir: " in result.stderr
+    assert "is not empty" in result.stderr
+
+
+def test_settings_follow_the_backend() -> None:
+    change(LORA_FILE, "name: tiny", "name: path:models/tiny\n  quantization: 4bit")
+    change(PIPELINE_FILE, "base_model: tiny", "base_model: path:models/tiny")
+    change(LORA_FILE, "num_epochs: 1", "gradient_checkpointing: true\n  claim_c1_weight: 3")
+    change(LORA_FILE, "r: 4", "target_modules: [down_proj, up_proj, gate_proj]")
+    local, remote = prepared(backend="hf_peft"), prepared(backend="tinker")
+    assert settings(local)["model"] == f"path:{Path.cwd()}/models/tiny"
+    assert settings(local)["lora_layers"] == "mlp"
+    assert settings(local)["token_weights.claim"] == 3
+    assert local.adapters == {"training": "peft"}
+    assert local.adapter_settings == [
+        "training.quantization=4bit",
+        "training.checkpointing=true",
+    ]
+    assert (local.features, remote.adapter_settings) == ([], [])
+    assert remote.features == ["model.quantization=4bit", "training.gradient_checkpointing=true"]
+
+
+def test_a_server_evaluates_the_run_of_the_export(folder: Path) -> None:
+    write_rows(folder / "checkpoints/claims/rows.jsonl", [])
+    with pytest.raises(ConfigError, match=r"run `thinker train --backend tinker` first"):
+        prepared("eval", backend="tinker")
+    (folder / "checkpoints/claims/kitchen.json").write_text('{"run": "first"}')
+    assert settings(prepared("eval", backend="tinker"))["weights"] == "run:first@final"
+
+
+def test_info_shows_what_would_run() -> None:
+    shown = json.loads(thinker("info", "--json").stdout)
+    assert (shown["backend"], shown["settings"]["model"]) == ("fake", "tiny")
+    assert shown["paths"]["data.train_file"] == str(Path.cwd() / "data/train.jsonl")
+    text = thinker("info").stdout
+    assert "pipeline.yaml:2" in text
+    assert not Path("runs").exists()
+
+
+def test_the_schema_fits_the_files_of_the_specification() -> None:
+    schema = json.loads(output(0, "schema", "thinker"))
+    validator = jsonschema.Draft202012Validator(schema)
+    for text in (PIPELINE, LORA):
+        document: dict[str, Any] = {}
+        for item in read_yaml(text, "file"):
+            section = document
+            for key in item.keys[:-1]:
+                section = section.setdefault(key, {})
+            section[item.keys[-1]] = item.value
+        validator.validate(document)
+        assert not validator.is_valid({**document, "other": 1})
+
+
+def test_data_setup_writes_splits_with_digests(folder: Path) -> None:
+    result = thinker("data", "setup", "scifact", "--out", "rows")
+    assert result.exit_code == 0, result.output
+    digests = json.loads((folder / "rows/data.json").read_text())
+    counts = {
+        name: (split["rows"], split["completions"]) for name, split in digests["splits"].items()
+    }
+    assert counts == {"train": (6, 6), "dev": (3, 3), "test": (2, 0)}
+    train = (folder / "rows/train.jsonl").read_bytes()
+    assert digests["splits"]["train"]["sha256"] == sha256(train).hexdigest()
+    assert lines("rows/train.jsonl")[0]["completion"] == (
+        "CLAIM[c1]: Tea helps fever.\nCLAIM[c2] (Document 10): Tea lowers fever.\n"
+        "RELATION: c2 supports c1"
+    )
+    assert "completion" not in lines("rows/test.jsonl")[0]
+    again = thinker("data", "setup", "scifact", "--out", "rows")
+    assert again.exit_code == 2
+    assert "[thinker] error: data setup: rows is not empty" in again.stderr
+
+
+def test_data_setup_leaves_nothing_behind(folder: Path) -> None:
+    write_rows(folder / "broken/corpus.jsonl", CORPUS)
+    write_rows(folder / "broken/claims_train.jsonl", CLAIMS)
+    write_rows(folder / "broken/claims_dev.jsonl", [{**CLAIMS[0], "cited_doc_ids": [99]}])
+    before = set(folder.iterdir())
+    result = thinker("data", "setup", "broken", "--out", "rows")
+    assert result.exit_code == 3
+    assert "claims_dev.jsonl:1: cited_doc_ids: document 99 is not in the corpus" in result.stderr
+    assert set(folder.iterdir()) == before
+    with pytest.raises(ConfigError, match="there is no folder none"):
+        set_up_data(Path("none"), Path("rows"))
