@@ -227,9 +227,9 @@ class _Builder:
         for wanted, key in _loss_settings(content):
             self._set(wanted[0], wanted[1], lora, key)
         if not content.data.shuffle:
-            self.features.append("data.shuffle=false")
+            self.features.append("data.shuffle: false")
         if content.output.logging_steps != 1:
-            self.features.append(f"output.logging_steps={content.output.logging_steps}")
+            self.features.append(f"output.logging_steps: {content.output.logging_steps}")
 
     def _add_model(self, lora: WithLines[LoraFile]) -> None:
         """Add the model, its device and its memory; what a backend lacks is a feature."""
@@ -239,15 +239,15 @@ class _Builder:
         if model.device_map not in (None, "auto"):
             is_device = str(model.device_map).partition(":")[0] in ("cpu", "cuda")
             known = local and is_device
-            self._ask(known, "device", model.device_map, f"model.device_map={model.device_map}")
+            self._ask(known, "device", model.device_map, f"model.device_map: {model.device_map}")
         if model.quantization is not None:
             known = local and model.quantization == "4bit"
-            name = f"model.quantization={model.quantization}"
+            name = f"model.quantization: {model.quantization}"
             self._ask(known, "quantization", model.quantization, name)
         if training.gradient_checkpointing:
-            self._ask(local, "checkpointing", "true", "training.gradient_checkpointing=true")
+            self._ask(local, "checkpointing", "true", "training.gradient_checkpointing: true")
         if training.fp16:
-            self.features.append("training.fp16=true")
+            self.features.append("training.fp16: true")
 
     def _ask(self, honoured: bool, setting: str, value: Any, feature: str) -> None:
         """Set a setting of the training adapter, or note a feature that it lacks."""
@@ -266,7 +266,7 @@ class _Builder:
             self._set("reading.held_out", share, lora, "data.validation_split")
             evaluation = None
         elif share > 0:
-            self.features.append(f"data.validation_split={share:g}")
+            self.features.append(f"data.validation_split: {share:g}")
         if evaluation is not None:
             self._add_claims(evaluation, "held_out", "reading.held_out_rows")
         elif share == 0:
@@ -322,7 +322,7 @@ class _Builder:
                 "`thinker run` evaluates the weights that it trains, so name the same model"
             )
         if evaluation.checkpoint_dir != lora.output.checkpoint_dir:
-            self.features.append(f"evaluation.checkpoint_dir={evaluation.checkpoint_dir}")
+            self.features.append(f"evaluation.checkpoint_dir: {evaluation.checkpoint_dir}")
         self._add_predictions(evaluation, "output.predictions")
 
 
@@ -363,7 +363,7 @@ def _layers(lora: WithLines[LoraFile], modules: Sequence[str]) -> str:
             return name
     sets = " or ".join(f"[{', '.join(sorted(layers))}]" for layers in _LAYERS.values())
     raise ConfigError(
-        f"{lora.place('lora.target_modules')}: lora.target_modules="
+        f"{lora.place('lora.target_modules')}: lora.target_modules: "
         f"[{', '.join(modules)}] cannot be expressed on every backend: they train the layers of "
         f"attention, of the MLP, or both, so write {sets}, all of them, or null"
     )

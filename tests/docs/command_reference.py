@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from kitchen import errors
-from kitchen.cli import app
+from kitchen.cli import app, thinker_commands
 from kitchen.cli.streams import READER_GONE
 
 PAGE = Path(__file__).parents[2] / "docs/commands.md"
@@ -33,9 +33,11 @@ _FAILURES = (
 
 def reference() -> str:
     """Return the text of the page."""
-    command = typer.main.get_command(app)
-    context = typer.Context(command, info_name="kitchen")
-    return "\n".join([_HEAD, *_exit_codes(), *_sections(command, context)])
+    sections = [_HEAD, *_exit_codes()]
+    for name, commands in (("kitchen", app), ("thinker", thinker_commands.app)):
+        command = typer.main.get_command(commands)
+        sections += _sections(command, typer.Context(command, info_name=name))
+    return "\n".join(sections)
 
 
 def _exit_codes() -> Iterator[str]:

@@ -128,11 +128,11 @@ def test_the_files_of_the_specification_run_unchanged(folder: Path) -> None:
     assert values["gate"]["skip"]
     [table] = [row for row in lines("runs/spec/tables.jsonl") if row["title"] == "Not honoured"]
     assert {cell for [cell] in table["rows"]} == {
-        "model.quantization=4bit",
-        "training.fp16=true",
-        "data.validation_split=0.1",
-        "output.logging_steps=10",
-        f"evaluation.checkpoint_dir={folder}/thinker/cns-support-models/checkpoints/"
+        "model.quantization: 4bit",
+        "training.fp16: true",
+        "data.validation_split: 0.1",
+        "output.logging_steps: 10",
+        f"evaluation.checkpoint_dir: {folder}/thinker/cns-support-models/checkpoints/"
         "claim-extractor-scifact",
     }
 
@@ -267,7 +267,7 @@ def test_settings_follow_the_backend() -> None:
         "training.checkpointing=true",
     ]
     assert (local.features, remote.adapter_settings) == ([], [])
-    assert remote.features == ["model.quantization=4bit", "training.gradient_checkpointing=true"]
+    assert remote.features == ["model.quantization: 4bit", "training.gradient_checkpointing: true"]
 
 
 def test_a_server_evaluates_the_run_of_the_export(folder: Path) -> None:

@@ -137,7 +137,7 @@ def test_resume_requires_the_same_initial_weights(blobs: FakeBlobs) -> None:
         cooked(blobs, "second", **again)
 
 
-def test_recipes_that_train_in_epochs_set_alpha_dropout_and_layers() -> None:
+def test_alpha_dropout_and_layers_are_settings() -> None:
     recipe = SlBasic(lora_rank=4, lora_alpha=2.0, lora_dropout=0.1, lora_layers="attention")
     assert recipe.lora == Lora(4, alpha=2.0, dropout=0.1, train_mlp=False)
     assert SlBasic(lora_rank=4).lora == Lora(4, alpha=8.0)
