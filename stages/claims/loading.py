@@ -129,8 +129,8 @@ class LoadClaims(DatasetLoader):
         if self.held_out is not None:
             return self._with_held_out(reader, parse, facts)
         loaded = load_splits(reader)
-        train = TrainClaims(_parsed(loaded.train, parse))
-        held_out = {name: _parsed(rows, parse) for name, rows in loaded.held_out.items()}
+        train = TrainClaims(_parsed(loaded.train_split, loaded.train, parse))
+        held_out = {name: _parsed(name, rows, parse) for name, rows in loaded.held_out.items()}
         _warn_left_out(loaded.bad_rows)
         return train, HeldOutClaims(held_out), Facts({**facts, **loaded.facts}), loaded.table
 
@@ -158,7 +158,7 @@ class LoadClaims(DatasetLoader):
         """Train on a whole split, and evaluate on another data set."""
         split, _ = reader.splits()
         read = reader.read(split, reader.config.row_limit(None) or 0)
-        rows = _parsed(read.data, parse)[: reader.config.limit]
+        rows = _parsed(split, read.data, parse)[: reader.config.limit]
         _warn_left_out(read.bad_rows)
         evaluated = LoadHeldOutClaims(
             self.held_out or "", self.corpus, None, reader.config.held_out_rows, self.hypothesis
@@ -191,7 +191,7 @@ class LoadHeldOutClaims(Stage):
             read = reader.read(split, 0)
             chosen = read.data if self.rows is None else sample_held_out(read.data, self.rows)
             name = self._set_name(split)
-            sets[name] = _parsed(chosen, parse)
+            sets[name] = _parsed(name, chosen, parse)
             facts[f"data.{name}.sha256"] = read.fingerprint
             counts.append((name, f"{len(chosen):,} of {len(read.data):,}"))
         table = Table(f"Evaluation data of {self.dataset}", ("split", "claims"), tuple(counts))
@@ -220,9 +220,13 @@ class LoadHeldOutClaims(Stage):
         return self.splits or held_out or available
 
 
-def _parsed(data: Dataset, parse: Callable[[Row, str], ClaimRow]) -> tuple[ClaimRow, ...]:
-    """Parse all rows; raises DataError for an id that occurs twice."""
+def _parsed(
+    split: str, data: Dataset, parse: Callable[[Row, str], ClaimRow]
+) -> tuple[ClaimRow, ...]:
+    """Parse all rows; raises DataError if there are none, or for an id that occurs twice."""
     rows = tuple(ParsedRows(data, parse))
+    if not rows:
+        raise DataError(f"the split {split!r} has no claims; add some, or leave the split out")
     places: dict[str, str] = {}
     for row in rows:
         if row.id in places:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from kitchen.errors import DataError
 from kitchen.ports import Tokenizer
 from kitchen.types import Array, Datum
+from stages.chat.joining import common_length
 from stages.chat.render import RenderDataset
 from stages.claims.answer import ClaimAnswer
 from stages.claims.rows import ClaimRow
@@ -62,27 +63,37 @@ def penalty_datum(
 ) -> Datum | None:
     """Return the datum whose loss is `weight` times the probability of the wrong id.
 
-    The penalty is on the first token of the wrong id that differs from the right answer, with which
-    the datum ends. Its later tokens are not penalised: after a wrong digit, a model rightly copies
-    the digits that follow in the prompt, with probabilities near 1.
+    The penalty is on the token with which the id stops being the beginning of any id in the prompt,
+    and the datum ends with it. Tokens before it may begin a valid id. Those after it are not
+    penalised either: after a wrong digit, a model rightly copies the digits that follow in the
+    prompt, with probabilities near 1.
 
     The loss is importance sampling with a sampling log-probability of 0 and the advantage -weight:
     -exp(lp - 0) * -weight = weight * p, bounded by weight, whose gradient weight * p * d lp lowers
-    p. Returns None if the datum is truncated before the id, or if the wrong id begins the right
-    one.
+    p. Returns None if the datum is truncated before the id.
     """
-    pair = _citations(row, wrong, tokenizer, render)
-    if pair is None or pair[2] >= len(pair[1].targets):
+    datum = _render(row, wrong.answer, tokenizer, render)
+    if datum is None:
         return None
-    _, datum, first = pair
-    advantages = np.zeros(first + 1, np.float32)
-    advantages[first] = -weight
+    start = _answer_text(datum, tokenizer).find(f"(Document {wrong.wrong})")
+    valid = _longest_beginning(wrong.wrong, row.documents)
+    end = start + len("(Document ") + valid + 1
+    cut = _cut_after(datum, end, tokenizer) if start >= 0 else None
+    if cut is None:
+        return None
+    advantages = np.zeros(len(cut.targets), np.float32)
+    advantages[-1] = -weight
     inputs: dict[str, Array] = {
-        "target_tokens": datum.targets[: first + 1],
-        "logprobs": np.zeros(first + 1, np.float32),
+        "target_tokens": cut.targets,
+        "logprobs": np.zeros(len(cut.targets), np.float32),
         "advantages": advantages,
     }
-    return Datum(datum.tokens[: first + 1], inputs)
+    return Datum(cut.tokens, inputs)
+
+
+def _longest_beginning(wrong: str, documents: Iterable[str]) -> int:
+    """Return how many characters of a wrong id begin an id of the prompt."""
+    return max(common_length(wrong, id) for id in documents)
 
 
 def preference_pair(
@@ -118,9 +129,10 @@ def _citations(
     if right_datum is None or datum is None:
         return None
     start = _answer_text(datum, tokenizer).find(f"(Document {wrong.wrong})")
+    ends = (start + len(f"(Document {id}") for id in (wrong.right, wrong.wrong))
     right, other = (
-        _cut_after_id(of_answer, start, id, tokenizer)
-        for of_answer, id in ((right_datum, wrong.right), (datum, wrong.wrong))
+        _cut_after(of_answer, end, tokenizer)
+        for of_answer, end in zip((right_datum, datum), ends, strict=True)
     )
     if start < 0 or right is None or other is None:
         return None
@@ -143,13 +155,12 @@ def _answer_text(datum: Datum, tokenizer: Tokenizer) -> str:
     return tokenizer.decode(datum.targets[datum.loss_inputs["weights"] != 0])
 
 
-def _cut_after_id(datum: Datum, start: int, id: str, tokenizer: Tokenizer) -> Datum | None:
-    """Cut a datum after the id whose citation starts at a character of the answer.
+def _cut_after(datum: Datum, end: int, tokenizer: Tokenizer) -> Datum | None:
+    """Cut a datum after the token that completes `end` characters of the answer.
 
     Returns None if the datum ends before.
     """
     trained = np.flatnonzero(datum.loss_inputs["weights"])
-    end = start + len(f"(Document {id}")
     ends = token_ends(datum.targets[trained], tokenizer)
     reached = [at for at, stop in enumerate(ends) if stop >= end]
     if not reached:

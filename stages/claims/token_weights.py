@@ -26,22 +26,24 @@ _RELATION = re.compile(r"[ \t]*RELATION\b", re.I)
 class LineWeights:
     """Loss weights of tokens by line; a weight of a part replaces that of its line, if it is set.
 
-    Copying a claim is easy, while a line's start (whether there is another document to cite), a
-    document's id and the relation's verb are decisions; the defaults weight those.
+    Copying a claim is easy, while a line's start and the end (whether there is another document to
+    cite), a document's id and the relation's verb are decisions; the defaults weight those. Whether
+    another line follows is decided at the line break before it.
     """
 
     claim: NonNegativeFloat = 1.0  # the line of CLAIM[c1]
     evidence: NonNegativeFloat = 1.0  # the lines of other claims
     relation: NonNegativeFloat = 1.0  # the lines of relations
-    line_start: NonNegativeFloat | None = 4.0  # "CLAIM[" and "RELATION"; null for the line's weight
+    # "CLAIM[" and "RELATION", and the line break before them; null for the line's weight
+    line_start: NonNegativeFloat | None = 4.0
     document: NonNegativeFloat | None = 4.0  # ids of cited documents; null for the line's weight
     verb: NonNegativeFloat | None = 15.0  # "supports" and "refutes"; null for the line's weight
-    end: NonNegativeFloat = 1.0  # stop tokens
+    end: NonNegativeFloat = 4.0  # stop tokens
 
 
 # each token of c1 weighs 5, of evidence 2, of relations 1
-BY_LINE = LineWeights(5.0, 2.0, 1.0, None, None, None)
-UNIFORM = LineWeights(1.0, 1.0, 1.0, None, None, None)
+BY_LINE = LineWeights(5.0, 2.0, 1.0, None, None, None, 1.0)
+UNIFORM = LineWeights(1.0, 1.0, 1.0, None, None, None, 1.0)
 
 
 def token_ends(tokens: Tokens, tokenizer: Tokenizer) -> list[int]:
@@ -79,6 +81,8 @@ def _characters(text: str, weights: LineWeights) -> Iterator[float]:
         else:
             whole = weights.evidence
         by_character = [whole] * len(line)
+        if weights.line_start is not None and line.endswith("\n"):
+            by_character[-1] = weights.line_start
         for found in _PART.finditer(line):
             for part, weight in (
                 ("start", weights.line_start),

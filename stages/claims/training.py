@@ -41,9 +41,9 @@ WEIGHTS: Mapping[str, LineWeights] = MappingProxyType(
 class TokenWeights:
     """Loss weights of an answer's tokens: a named choice, and values that replace some of its."""
 
-    # line_start weights decisions: 4 for the start of a line and the ids of documents, 15 for
-    # supports and refutes, 1 for the rest; by_line: 5 for the line of CLAIM[c1], 2 for other
-    # claims, 1 for relations; uniform: 1
+    # line_start weights decisions: 4 for the start of a line with the line break before it, for
+    # the end and for the ids of documents, 15 for supports and refutes, 1 for the rest; by_line: 5
+    # for the line of CLAIM[c1], 2 for other claims, 1 for relations; uniform: 1
     kind: WeightsName = "line_start"
     claim: NonNegativeFloat | None = None  # the line of CLAIM[c1]; null for the value of `kind`
     evidence: NonNegativeFloat | None = None  # lines of other claims; null as for claim

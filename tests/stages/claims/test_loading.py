@@ -43,16 +43,22 @@ def test_a_split_without_evidence_has_no_right_answers() -> None:
 
 
 def test_rows_of_prompt_and_completion_need_no_corpus() -> None:
-    train, held_out, _, _ = LoadClaims("texts").run(store(texts={"train": [TEXT] * 1, "dev": []}))
+    train, held_out, _, _ = LoadClaims("texts").run(store(texts={"train": [TEXT], "dev": [TEXT]}))
     assert [row.id for row in train.rows] == ["fake:texts:train:0"]
     assert dict(train.rows[0].documents) == {"7": "It is a."}
-    assert held_out.sets == {"dev": ()}
+    assert held_out.sets["dev"][0].answer == train.rows[0].answer
 
 
 def test_prompts_may_leave_the_hypothesis_out() -> None:
     train, _, _, _ = LoadClaims("claims", hypothesis=False).run(store())
     assert "Tea helps fever" not in train.rows[0].prompt
     assert train.rows[0].answer is not None
+
+
+def test_a_split_without_claims_is_an_error() -> None:
+    splits = {**CLAIM_SPLITS, "claims_dev": []}
+    with pytest.raises(DataError, match="the split 'claims_dev' has no claims"):
+        LoadClaims("claims").run(store(claims=splits))
 
 
 @pytest.mark.parametrize(

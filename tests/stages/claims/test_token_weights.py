@@ -41,7 +41,7 @@ def weight_of_text(tokenizer: Tokenizer, weights: LineWeights) -> dict[str, set[
     by_token = answer_weights(tokens, tokenizer, weights)
     ends = np.array(token_ends(tokens, tokenizer))
     result = {}
-    for part in ("Water is wet", "4983", "It is", "supports", "CLAIM[c2", "RELATION"):
+    for part in ("Water is wet", "4983", "It is", "supports", "CLAIM[c2", "RELATION", "\n"):
         start = text.index(part)
         inside = (ends > start) & (ends <= start + len(part))
         result[part] = set(by_token[inside].tolist())
@@ -60,6 +60,7 @@ def test_lines_weigh_by_their_kind(tokenizer: Tokenizer) -> None:
     assert found["Water is wet"] == {5.0}
     assert found["4983"] == found["It is"] == {2.0}
     assert found["supports"] == found["RELATION"] == {1.0}
+    assert found["\n"] == {5.0}
 
 
 def test_parts_weigh_more_than_their_lines(tokenizer: Tokenizer) -> None:
@@ -70,6 +71,7 @@ def test_parts_weigh_more_than_their_lines(tokenizer: Tokenizer) -> None:
     assert found["supports"] == {6.0}
     assert found["RELATION"] == {4.0}
     assert 4.0 in found["CLAIM[c2"]
+    assert found["\n"] == {4.0}
 
 
 def test_a_rendered_row_weighs_its_answer_and_its_end(tokenizer: Tokenizer) -> None:
