@@ -128,7 +128,9 @@ def _write_rows(rows: Sequence[Mapping[str, Any]], runs: Path) -> str:
     A run must find its data again when it is resumed.
     """
     if "://" in str(runs):
-        raise ConfigError(f"runs={runs}: rows are stored in a folder; give a file or name as data")
+        raise ConfigError(
+            f"rows are stored beside the runs, and {runs} is no folder; give a data set's name"
+        )
     lines = [json.dumps(_row(at, row), ensure_ascii=False) for at, row in enumerate(rows)]
     if not lines:
         raise DataError("the data set has no rows")
