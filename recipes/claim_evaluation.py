@@ -28,6 +28,9 @@ class ClaimEvaluation(Recipe):
     evaluation: claims.ClaimEvalConfig = claims.ClaimEvalConfig()
     # JSONL file to write prompts and answers to; null for none
     predictions: claims.AbsolutePath | None = None
+    scorers: claims.ScorerConfig = claims.ScorerConfig()
+    antagonist: claims.AntagonistConfig = claims.AntagonistConfig()
+    targets: claims.AnswerTargets = claims.AnswerTargets()
     seed: Seed = 0  # random seed of sampling
 
     def workflow(self) -> Step:
@@ -35,8 +38,10 @@ class ClaimEvaluation(Recipe):
         return sequence(
             *claims.gate_stages(self.gate),
             claims.LoadHeldOutClaims(*sources),
+            *claims.scorer_stages(self.scorers),
             evaluate.IdentifyWeights(self.weights),
             claims.EvaluateClaimWeights(self.weights, self.evaluation, self.rendering, self.seed),
             claims.ReportClaims(),
             *claims.write_predictions(self.predictions),
+            *claims.quality_stages(self.scorers, self.antagonist, self.targets),
         )

@@ -57,6 +57,8 @@ OTHER_MEASURES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+TRAINING_MEASURES = ("loss_reduction", "train_citation_invalid", "convergence_steps")
+
 
 @dataclass(frozen=True)
 class ClaimTargets(Targets):
@@ -69,6 +71,20 @@ class ClaimTargets(Targets):
     # whether the run ends with exit code 5 if a target is not met on the first held-out set; one
     # whose interval spans the target does not end it
     required: bool = False
+
+
+def _of_answers(targets: Mapping[str, float]) -> dict[str, float]:
+    return {name: bound for name, bound in targets.items() if name not in TRAINING_MEASURES}
+
+
+@dataclass(frozen=True)
+class AnswerTargets(ClaimTargets):
+    """Targets of claim extraction where nothing is trained, by measure."""
+
+    # smallest value that meets the target, by measure
+    at_least: Mapping[str, float] = field(default_factory=lambda: _of_answers(AT_LEAST))
+    # largest value that meets the target, by measure
+    at_most: Mapping[str, float] = field(default_factory=lambda: _of_answers(AT_MOST))
 
 
 class CheckTargets(Stage):
@@ -86,9 +102,9 @@ class CheckTargets(Stage):
         evaluation: ClaimEvaluation,
         semantics: SemanticScores,
         report: AntagonistReport,
-        train: TrainClaims,
-        losses: EpochLosses,
-        exports: SavedExports,
+        train: TrainClaims | None = None,
+        losses: EpochLosses | None = None,
+        exports: SavedExports | None = None,
     ) -> tuple[Metrics, Table]:
         of_training = training_measures(train, losses, exports)
         results = {}
@@ -133,9 +149,11 @@ def measures_of_set(
 
 
 def training_measures(
-    train: TrainClaims, losses: EpochLosses, exports: SavedExports
+    train: TrainClaims | None, losses: EpochLosses | None, exports: SavedExports | None
 ) -> dict[str, Interval]:
-    """Return the measures of training, which are known exactly."""
+    """Return the measures of training, which are known exactly; none without training."""
+    if train is None or losses is None or exports is None:
+        return {}
     rows = [row for row in train.rows if row.answer is not None]
     measured = {}
     if rows:
