@@ -27,6 +27,8 @@ class Recipe(BaseModel, ABC):
         allow_inf_nan=False,
     )
     outputs: ClassVar[tuple[Any, ...]] = ()
+    # metrics that the console always shows, and whose curves it draws at the end of a run
+    headline: ClassVar[tuple[str, ...]] = ("reward", "loss", "held_out_loss", "held_out_accuracy")
 
     @abstractmethod
     def workflow(self) -> Step: ...

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from rich import box
@@ -21,16 +22,21 @@ from rich.text import Text
 
 from kitchen.engine.observers import Observer, StageDone, StageStarted, WeightsSaved
 from kitchen.progress import LoopStep, Progress
+from kitchen.recipe import Recipe
 from kitchen.safe_text import escape_controls
 from kitchen.secrets import printable
-from kitchen.types import Checkpoint, Metrics, Table
+from kitchen.types import Checkpoint, Metrics, Published, Samples, Table
 from kitchen.workflow import ForEach, Step, walk
 
 WIDTH = 100  # columns where there is no terminal
 _SLOW = 1.0  # seconds after which a stage without metrics gets a line
 _LINE_SECONDS = 10.0  # between two lines about a loop,
 _LINE_SHARE = 0.1  # or this share of the loop, whichever comes first
-_HIDDEN = {"learning_rate", "grad_norm", "tokens", "trained_tokens"}  # recorded, not shown
+# recorded, not shown
+_HIDDEN = {"learning_rate", "grad_norm", "tokens", "trained_tokens", "best_held_out_loss"}
+_SHOWN = 6  # metrics on a line about a loop, the headline metrics first
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SAMPLE_WIDTH = 160  # characters of a rollout that is shown
 
 
 class SafeConsole(Console):
@@ -96,6 +102,13 @@ def _all_numbers(cells: list[str]) -> bool:
     return bool(cells) and all(re.fullmatch(r"[-+]?[\d,.]*%?", cell) for cell in cells)
 
 
+def words(title: str) -> str:
+    """Return the name of a stage as words: `Evaluate base` for `EvaluateBase`."""
+    parts = _WORD_START.sub(" ", title).split()
+    others = [part if part.isupper() else part.lower() for part in parts[1:]]
+    return " ".join([*parts[:1], *others])
+
+
 def clock(seconds: float) -> str:
     """Return a duration such as 3.2 s, 4:05 or 1:04:05."""
     if seconds < 60:
@@ -132,7 +145,7 @@ class _Loop:
 
     def detail(self, metrics: Mapping[str, float]) -> str:
         """Return these metrics, tokens per second and the time left."""
-        parts = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items()]
+        parts = _shown_metrics(metrics)
         start, done_at_start, tokens_at_start = self.recent[0]
         end, done, tokens = self.recent[-1]
         if end > start:
@@ -148,25 +161,32 @@ class _Loop:
 class _Line:
     """A step under way, of which several stages may publish metrics."""
 
-    at: LoopStep
+    loops: tuple[LoopStep, ...]  # around the step, outermost first
     now: float  # seconds
     done: float  # share of the loop, this step included
     metrics: dict[str, float] = field(default_factory=dict)
+    sample: Mapping[str, Any] | None = None  # a rollout of the step
 
     @property
-    def head(self) -> str:
-        total = "" if self.at.total is None else f"/{self.at.total}"
-        return f"{self.at.loop} step {self.at.step + 1}{total}"
+    def at(self) -> LoopStep:
+        return self.loops[-1]
 
 
 class ConsoleObserver(Observer):
-    """Prints the progress of a run; `close` may be called at any time, and more than once."""
+    """Prints the progress of a run; `close` may be called at any time, and more than once.
 
-    def __init__(self, out: Console) -> None:
+    `headline` are the names of the metrics that are shown first and always: a metric that is
+    measured at some steps only keeps its last value on the line.
+    """
+
+    def __init__(self, out: Console, headline: Sequence[str] = Recipe.headline) -> None:
         self._out = out
+        self._headline = tuple(headline)
+        self._latest: dict[str, float] = {}  # last values of headline metrics
         self._loops: dict[str, _Loop] = {}
         self._lines: list[_Line] = []  # steps under way, oldest first
         self._ahead: dict[str, int] = {}  # by loop: steps that may start before one has finished
+        self._passes: set[str] = set()  # loops around a loop, such as epochs, without metrics
         self._start_time = time.perf_counter()
         self.exported: Checkpoint | None = None  # the last one
         self._bar = _bar(out) if out.is_terminal else None
@@ -178,6 +198,8 @@ class ConsoleObserver(Observer):
             if isinstance(loop, ForEach):
                 name = loop.source.title()
                 self._ahead[name] = max(loop.ahead, self._ahead.get(name, 0))
+                if len(loop.body.steps) == 1 and isinstance(loop.body.steps[0], ForEach):
+                    self._passes.add(name)
         if self._bar is not None:
             self._task = self._bar.add_task("", total=None, detail="")
             self._bar.start()
@@ -185,7 +207,8 @@ class ConsoleObserver(Observer):
     def stage_started(self, event: StageStarted) -> None:
         outside_loops = event.progress == Progress()
         if self._bar is not None and self._task is not None and outside_loops:
-            self._bar.reset(self._task, total=None, description=event.stage.title(), detail="")
+            name = words(event.stage.title())
+            self._bar.reset(self._task, total=None, description=name, detail="")
 
     def stage_done(self, event: StageDone) -> None:
         if not (event.published or self._lines) and event.seconds < _SLOW:
@@ -197,9 +220,10 @@ class ConsoleObserver(Observer):
         loops = event.location.loops
         self._print_finished(loops)
         if loops and metrics and not event.replayed:
-            self._update(loops[-1], event.progress, metrics)
-        elif not loops and event.seconds >= _SLOW:
-            self._print(f"{event.stage.title()}  {clock(event.seconds)}")
+            self._update(loops, event.progress, metrics)
+            self._keep_sample(loops[-1], event.published)
+        elif not loops:
+            self._print_stage(event, metrics)
         for value in event.published:
             if isinstance(value, Table) and value.rows and not event.replayed:
                 self._out.print()
@@ -216,31 +240,71 @@ class ConsoleObserver(Observer):
         if self._bar is not None:
             self._bar.stop()
 
-    def _update(self, at: LoopStep, progress: Progress, metrics: Mapping[str, float]) -> None:
+    def _print_stage(self, event: StageDone, metrics: Mapping[str, float]) -> None:
+        """Print the seconds of a slow stage outside loops, and metrics that no table has."""
+        parts = [clock(event.seconds)] if event.seconds >= _SLOW else []
+        if not event.replayed and not any(isinstance(value, Table) for value in event.published):
+            few = len(metrics) <= _SHOWN
+            parts += _shown_metrics({name: x for name, x in metrics.items() if x or few})
+        if parts:
+            self._print("  ".join([words(event.stage.title()), *parts]))
+
+    def _update(
+        self, loops: tuple[LoopStep, ...], progress: Progress, metrics: Mapping[str, float]
+    ) -> None:
         """Add metrics to the line of a step, and show it in the bar."""
         now = time.perf_counter() - self._start_time
         done = 0.0 if progress.done is None else progress.done + progress.width
-        loop = self._loops.setdefault(at.loop, _Loop())
+        loop = self._loops.setdefault(loops[-1].loop, _Loop())
         loop.add(now, done, metrics)
-        line = self._line(at, now, done)
+        line = self._line(loops, now, done)
         line.metrics |= {name: value for name, value in metrics.items() if name not in _HIDDEN}
         if self._bar is not None and self._task is not None:
-            first_metric = dict(islice(line.metrics.items(), 1))
+            shown = self._ordered(line.metrics, most=len(self._headline) or 1)
             self._bar.update(
                 self._task,
                 total=None if progress.done is None else 1.0,
                 completed=done,
-                description=line.head,
-                detail=loop.detail(first_metric),
+                description=self._head(line),
+                detail=loop.detail(shown),
             )
 
-    def _line(self, at: LoopStep, now: float, done: float) -> _Line:
+    def _ordered(self, metrics: Mapping[str, float], most: int) -> dict[str, float]:
+        """Return the headline metrics, with their last values, and up to `most` in all."""
+        known = {**self._latest, **metrics}
+        ordered = {name: known[name] for name in self._headline if name in known}
+        for name, value in metrics.items():
+            if len(ordered) >= most:
+                break
+            ordered.setdefault(name, value)
+        return ordered
+
+    def _head(self, line: _Line) -> str:
+        """Return the place of a step, such as `epoch 1/2, step 5/20`."""
+        parts = []
+        for at in line.loops:
+            if at.loop in self._passes:
+                name = re.sub(r"(?<=[sxh])es$|s$", "", words(at.loop).lower())  # epoch of Epochs
+                parts += [f"{name} {_count(at)}"] if (at.total or 0) > 1 else []
+        others = [name for name in self._ahead if name not in self._passes]
+        name = "step" if len(others) <= 1 else f"{words(line.at.loop)} step"
+        return ", ".join([*parts, f"{name} {_count(line.at)}"])
+
+    def _line(self, loops: tuple[LoopStep, ...], now: float, done: float) -> _Line:
         """Return the line of a step, a new one if none of its stages has published metrics."""
         for line in self._lines:
-            if (line.at.loop, line.at.step) == (at.loop, at.step):
+            if (line.at.loop, line.at.step) == (loops[-1].loop, loops[-1].step):
                 return line
-        self._lines.append(_Line(at, now, done))
+        self._lines.append(_Line(loops, now, done))
         return self._lines[-1]
+
+    def _keep_sample(self, at: LoopStep, published: Sequence[Published]) -> None:
+        """Keep the first text that the model wrote in a step, for its line."""
+        for value in published:
+            if isinstance(value, Samples) and value.rows:
+                for line in self._lines:
+                    if (line.at.loop, line.at.step) == (at.loop, at.step) and not line.sample:
+                        line.sample = value.rows[0]
 
     def _print_finished(self, loops: Iterable[LoopStep]) -> None:
         """Print the steps that have finished when a stage inside these loop iterations is done."""
@@ -249,8 +313,16 @@ class ConsoleObserver(Observer):
         self._lines = [line for line in self._lines if line not in finished]
         for line in finished:
             loop = self._loops[line.at.loop]
-            if loop.due(line.now, line.done) and (self._bar is None or line.done > 1 - 1e-9):
-                self._print(f"{line.head}  {loop.detail(line.metrics)}")
+            measured = {name for name in self._headline if name in line.metrics}
+            is_new = bool(measured - self._latest.keys()) or _is_evaluation(measured)
+            self._latest |= {name: line.metrics[name] for name in measured}
+            due = loop.due(line.now, line.done)
+            if (due or is_new) and (self._bar is None or line.done > 1 - 1e-9 or is_new):
+                self._print(
+                    f"{self._head(line)}  {loop.detail(self._ordered(line.metrics, _SHOWN))}"
+                )
+            if due and line.sample:
+                self._print(_sample_line(line.sample))
 
     def _has_finished(self, at: LoopStep, current: Mapping[str, int]) -> bool:
         if at.loop not in current:
@@ -259,6 +331,35 @@ class ConsoleObserver(Observer):
 
     def _print(self, text: str) -> None:
         self._out.print(Text(printable(text)), soft_wrap=True)
+
+
+def _count(at: LoopStep) -> str:
+    """Return `5/20`, or `5` for a loop of unknown length."""
+    return f"{at.step + 1}" if at.total is None else f"{at.step + 1}/{at.total}"
+
+
+def _is_evaluation(names: Iterable[str]) -> bool:
+    """Return whether a metric was measured on held-out data, which happens at some steps only."""
+    return any(name.startswith("held_out_") for name in names)
+
+
+def _shown_metrics(metrics: Mapping[str, float]) -> list[str]:
+    return [f"{name.replace('_', ' ')} {_number(value)}" for name, value in metrics.items()]
+
+
+def _number(value: float) -> str:
+    """Return a count with all its digits, and other numbers with four."""
+    is_count = math.isfinite(value) and value == int(value) and abs(value) < 1e15
+    return f"{int(value):,}" if is_count else f"{value:.4g}"
+
+
+def _sample_line(sample: Mapping[str, Any]) -> str:
+    """Return one line with a text that the model wrote, and its reward."""
+    text = " ".join(str(sample.get("text", "")).split())
+    shown = text if len(text) <= _SAMPLE_WIDTH else f"{text[:_SAMPLE_WIDTH]}..."
+    reward = sample.get("reward")
+    value = f"reward {reward:.4g}" if isinstance(reward, int | float) else "no reward"
+    return f"  rollout, {value}: {shown}"
 
 
 def _bar(out: Console) -> Bar:

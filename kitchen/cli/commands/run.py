@@ -15,6 +15,7 @@ from kitchen.artifacts.publish import NotPublished
 from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, reasons, report_error
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import ConsoleObserver, clock, console
+from kitchen.cli.curves import curve_lines, overfitting_note
 from kitchen.cli.streams import drop_unread_output
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
 from kitchen.config.adapters import Kitchen
@@ -41,6 +42,7 @@ from kitchen.runs.resumable import has_outside_cause, has_save_point, resuming_c
 from kitchen.runs.store import (
     check_new_run_name,
     new_run_id,
+    read_journal,
     read_order,
     run_summary,
 )
@@ -163,7 +165,7 @@ def _execute(
 ) -> Outcome:
     configure(output.debug)
     out = console(to_stderr=output.json)
-    observer = ConsoleObserver(out)
+    observer = ConsoleObserver(out, ready.recipe.headline)
     started = time.perf_counter()
     failure: BaseException | None = None
     try:
@@ -197,12 +199,25 @@ def _print_completion(
     out: Console, completed: _Run, observer: ConsoleObserver, outcome: Outcome
 ) -> None:
     exported = observer.exported
+    _print_curves(out, completed)
     out.print(f"\ncompleted in {clock(outcome['seconds'])}", style="bold", soft_wrap=True)
     if exported is not None:
         out.print(f"weights  {_location(completed.kitchen, exported.path)}", soft_wrap=True)
     out.print(f"record   {outcome['where']}", soft_wrap=True)
     if exported is not None and not outcome["where"].startswith("memory://"):
         out.print(f"chat     {completed.command('chat')}", soft_wrap=True)
+
+
+def _print_curves(out: Console, completed: _Run) -> None:
+    """Print the curves of the headline metrics, and a sentence if the held-out loss rose."""
+    blobs = completed.kitchen.blobs
+    if blobs is None:
+        return
+    rows = read_journal(blobs, completed.name, "metrics")
+    lines = list(curve_lines(rows, completed.recipe.headline, encoding=out.encoding))
+    note = overfitting_note(rows, completed.name)
+    for line in ["", *lines, *([note] if note else [])] if lines else []:
+        out.print(line, soft_wrap=True)
 
 
 def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:

@@ -87,7 +87,7 @@ def test_custom_recipes_and_stages_run_beside_ours(folder: Path) -> None:
     done = kitchen(folder, *RUN, "hold=-1", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"]["stirred"] == 40
-    assert "Minutes step 40/40  stirred 40" in done.stderr
+    assert "step 40/40  loss 0.025  stirred 40" in done.stderr
     assert kitchen(folder, "check", "recipes.sl_basic").returncode == 0
 
 
@@ -101,7 +101,7 @@ def signalled(
     command = ("-m", "kitchen.cli", *RUN, *arguments)
     with python_process(folder, *command, stderr=subprocess.STDOUT) as process:
         lines = LineReader(process.stdout)
-        lines.wait_for("Minutes step 5/40")
+        lines.wait_for("step 5/40")
         process.send_signal(number)
         if until:
             lines.wait_for(until)
@@ -128,7 +128,7 @@ def test_an_interrupted_run_is_saved_and_resumed(folder: Path, number: int) -> N
 def test_a_second_signal_stops_at_once(folder: Path) -> None:
     with python_process(folder, "-m", "kitchen.cli", *RUN, stderr=subprocess.STDOUT) as process:
         lines = LineReader(process.stdout)
-        lines.wait_for("Minutes step 5/40")
+        lines.wait_for("step 5/40")
         process.send_signal(signal.SIGINT)
         lines.wait_for("Ctrl-C again stops at once")
         process.send_signal(signal.SIGINT)

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console
 
-from kitchen.cli.console import ConsoleObserver, clock, table
+from kitchen.cli.console import ConsoleObserver, clock, table, words
 from kitchen.engine.observers import StageDone, StageStarted
 from kitchen.progress import Location, Progress
 from kitchen.stage import Stage
-from kitchen.types import Metrics, Published, Table
+from kitchen.types import Metrics, Published, Samples, Table
 from kitchen.workflow import for_each, sequence
 
 RECIPE = Location(("recipes.mine",))
@@ -23,6 +23,13 @@ class Batches(Stage):
 
     def run(self) -> Iterable[int]:
         return range(4)
+
+
+class Passes(Stage):
+    """A loop of two passes over the data."""
+
+    def run(self) -> Iterable[str]:
+        return ["first", "second"]
 
 
 class Report(Stage):
@@ -52,7 +59,7 @@ def test_plain_output_has_a_line_per_tenth_of_a_loop() -> None:
     observer.run_ended(None)
     lines = file.getvalue().splitlines()
     assert lines[0] == "run mine-1"
-    assert [line.split()[2] for line in lines[1:]] == [
+    assert [line.split()[1] for line in lines[1:]] == [
         f"{n}/100" for n in (1, *range(11, 100, 10), 100)
     ]
     assert "loss 1.9  " in lines[2]
@@ -69,7 +76,7 @@ def test_loop_of_unknown_length_shows_no_total() -> None:
     location = RECIPE.iteration("Items", progress)
     observer.stage_done(StageDone(Report(), progress, 0.1, (Metrics(loss=1.0),), location=location))
     observer.run_ended(None)
-    assert file.getvalue() == "Items step 5  loss 1\n"
+    assert file.getvalue() == "step 5  loss 1\n"
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -86,7 +93,7 @@ def test_step_has_one_line_with_metrics_of_all_stages(ahead: int) -> None:
     observer.stage_done(StageDone(Report(), Progress(), 0.1, location=RECIPE))
     lines = file.getvalue().splitlines()[1:]
     assert [line.split("  ")[0] for line in lines] == [
-        f"Batches step {number}/4" for number in (1, 2, 3, 4)
+        f"step {number}/4" for number in (1, 2, 3, 4)
     ]
     assert [line.split("  ")[1:3] for line in lines][: 4 - ahead] == [
         [f"first {number}", f"second {number}"] for number in range(4 - ahead)
@@ -141,7 +148,7 @@ def test_bar_on_a_terminal_is_removed_at_the_end() -> None:
         observer.stage_done(step(number, 4, Metrics(loss=1.5)))
     observer.close()
     observer.run_ended(KeyboardInterrupt())
-    assert "Batches step 3/4" in file.getvalue()
+    assert "step 3/4" in file.getvalue()
     assert "loss 1.5" in file.getvalue()
     # the cursor is hidden once and shown again once
     assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
@@ -150,3 +157,57 @@ def test_bar_on_a_terminal_is_removed_at_the_end() -> None:
 @pytest.mark.parametrize(("seconds", "shown"), [(3.21, "3.2 s"), (245, "4:05"), (3845, "1:04:05")])
 def test_durations_read_like_a_clock(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown
+
+
+def test_headline_metrics_come_first_and_stay_on_the_line() -> None:
+    out, file = plain_console()
+    observer = ConsoleObserver(out, ("reward", "held_out_loss"))
+    observer.stage_done(step(0, 100, Metrics(other=1.0, reward=0.5)))
+    observer.stage_done(step(1, 100, Metrics(held_out_loss=2.5)))
+    observer.stage_done(step(20, 100, Metrics(other=3.0, reward=0.75)))
+    observer.run_ended(None)
+    assert [line.split("  ")[:3] for line in file.getvalue().splitlines()] == [
+        ["step 1/100", "reward 0.5", "other 1"],
+        ["step 2/100", "reward 0.5", "held out loss 2.5"],
+        ["step 21/100", "reward 0.75", "held out loss 2.5"],
+    ]
+
+
+def test_a_step_shows_its_pass_over_the_data() -> None:
+    out, file = plain_console()
+    observer = ConsoleObserver(out)
+    observer.run_started("mine-1", sequence(for_each(Passes())(for_each(Batches())(Report()))))
+    inner = Progress(4, 0.5, 0.125)
+    location = RECIPE.iteration("Passes", Progress(1, 0.5, 0.5)).iteration("Batches", inner)
+    observer.stage_done(StageDone(Report(), inner, 0.1, (Metrics(loss=1.0),), location=location))
+    observer.run_ended(None)
+    assert file.getvalue().splitlines()[1] == "pass 2/2, step 5/8  loss 1"
+
+
+def test_metrics_of_stages_outside_loops_are_printed() -> None:
+    out, file = plain_console()
+    observer = ConsoleObserver(out)
+    observer.stage_done(StageDone(Report(), Progress(), 0.1, (Metrics(rows=1600.0),)))
+    shown = Table("T", ("a",), (("b",),))
+    observer.stage_done(StageDone(Report(), Progress(), 0.1, (Metrics(rows=7.0), shown)))
+    assert file.getvalue().splitlines()[0] == "Report  rows 1,600"
+    assert "7" not in file.getvalue()
+
+
+def test_a_rollout_is_shown_with_its_reward() -> None:
+    out, file = plain_console()
+    observer = ConsoleObserver(out)
+    rollout = Samples(({"when": "rollout", "text": "a\n\x1b[31m" + "b" * 200, "reward": 0.5},))
+    observer.stage_done(step(0, 2, Metrics(reward=0.5), rollout))
+    observer.run_ended(None)
+    [_, line] = file.getvalue().splitlines()
+    assert line.startswith("  rollout, reward 0.5: a \\x1b[31mbbb")
+    assert line.endswith("b...")
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [("EvaluateBase", "Evaluate base"), ("MeasureKLBefore", "Measure KL before"), ("Mix", "Mix")],
+)
+def test_stages_are_named_in_words(title: str, shown: str) -> None:
+    assert words(title) == shown

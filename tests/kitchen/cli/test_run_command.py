@@ -44,7 +44,7 @@ def only_run(folder: Path) -> Path:
 
 def test_a_run_shows_steps_tables_and_its_record(here: Path) -> None:
     shown = output(0, "run", *SMALL, "warmup_steps=1")
-    assert "ShuffledBatches step 3/3  loss 5." in shown
+    assert "step 3/3  loss 5." in shown
     assert "Held-out evaluation, 95 % intervals" in shown
     run = only_run(here)
     assert f"record   {run}\n" in shown

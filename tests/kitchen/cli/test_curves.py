@@ -1,0 +1,65 @@
+"""Curves of metrics at the end of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kitchen.cli.curves import curve_lines, overfitting_note, series_of, sparkline
+
+
+def rows(name: str, values: Sequence[float], start: int = 0) -> list[dict[str, Any]]:
+    return [{"n": at, "step": start + at, name: value} for at, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "drawn"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7], 40, "▁▂▃▄▅▆▇█"),
+        ([7, 0], 40, "█▁"),
+        ([2, 2, 2], 40, "▁▁▁"),
+        ([0, 0, 1, 1, 2, 2], 3, "▁▅█"),
+    ],
+)
+def test_values_are_drawn_as_blocks(values: list[float], width: int, drawn: str) -> None:
+    assert sparkline(values, width) == drawn
+
+
+def test_a_series_leaves_out_what_is_not_finite() -> None:
+    assert series_of(rows("loss", [3.0, math.nan, 1.0]), "loss") == [(1, 3.0), (3, 1.0)]
+
+
+def test_a_series_is_that_of_the_last_loop() -> None:
+    twice = [*rows("loss", [9.0, 8.0]), *rows("loss", [3.0, 2.0])]
+    assert series_of(twice, "loss") == [(1, 3.0), (2, 2.0)]
+
+
+def test_a_line_has_first_and_last_value_and_the_lowest() -> None:
+    held_out = rows("held_out_loss", [2.66, 2.5, 3.39])
+    lines = list(
+        curve_lines([*rows("loss", [3.0, 2.0, 1.0]), *held_out], ("loss", "held_out_loss"))
+    )
+    assert lines == [
+        "loss           3 █▅▁ 1",
+        "held out loss  2.66 ▂▁█ 3.39, lowest 2.5 at step 2",
+    ]
+
+
+def test_curves_need_three_points_and_an_encoding() -> None:
+    assert list(curve_lines(rows("loss", [2.0, 1.0]), ("loss",))) == []
+    [line] = curve_lines(rows("loss", [3.0, 2.0, 1.0]), ("loss",), encoding="ascii")
+    assert line == "loss  3 to 1"
+
+
+@pytest.mark.parametrize(
+    ("values", "rose"), [([2.6, 2.5, 3.4], True), ([3.0, 2.0, 1.0], False), ([1.0], False)]
+)
+def test_a_held_out_loss_that_rose_is_said(values: list[float], rose: bool) -> None:
+    note = overfitting_note(rows("held_out_loss", values), "basil")
+    assert (note is not None) == rose
+    if note is not None:
+        assert "at step 2 (2.5)" in note
+        assert "run:basil@best" in note
