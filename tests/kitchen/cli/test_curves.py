@@ -57,7 +57,7 @@ def test_curves_need_three_points_and_an_encoding() -> None:
 @pytest.mark.parametrize(
     ("values", "rose"), [([2.6, 2.5, 3.4], True), ([3.0, 2.0, 1.0], False), ([1.0], False)]
 )
-def test_a_held_out_loss_that_rose_is_said(values: list[float], rose: bool) -> None:
+def test_a_rising_held_out_loss_is_reported(values: list[float], rose: bool) -> None:
     note = overfitting_note(rows("held_out_loss", values), "basil")
     assert (note is not None) == rose
     if note is not None:
