@@ -33,7 +33,7 @@ class KitchenError(Exception):
 
 
 class RunFailed(KitchenError):
-    """The run failed: a full disk, an unwritable folder, a reward of the wrong type."""
+    """The run failed: a non-finite number, a full disk, an unwritable folder."""
 
 
 class CorruptCheckpoint(RunFailed):
