@@ -24,18 +24,18 @@ class MemoStore:
         The plan checks that the stage's options are the same. Raises ResumeError where its result
         has another form now, CorruptCheckpoint where the file is damaged.
         """
-        if self._blobs.read(self._name(address)) is None:
+        if self._blobs.read(name := self._name(address)) is None:
             return None
         content = f"the memoized result of {stage.title()}"
         remedy = "delete it, and the resumed run computes it again"
-        texts = json.loads(read_sealed(self._blobs, self._name(address), content, remedy))
+        record = read_sealed(self._blobs, name, content, remedy)
         try:
-            pairs = zip(stage.contract().returns, texts, strict=True)
+            pairs = zip(stage.contract().returns, json.loads(record)[name], strict=True)
             values = tuple(decode(kind, text) for kind, text in pairs)
-        except ValueError as error:  # pydantic's ValidationError is one too
+        except (KeyError, TypeError, ValueError) as error:  # ValueError by pydantic too
             raise ResumeError(
-                f"run {self._run!r} was started with another version of {stage.title()}, whose "
-                "result has another form; start a new run, or resume with that version"
+                f"{name} is no result of this version of {stage.title()} in this run: start a new "
+                "run, resume with the version that wrote it, or delete it to compute it again"
             ) from error
         return values if len(values) > 1 else values[0]
 
@@ -43,7 +43,7 @@ class MemoStore:
         contract = stage.contract()
         pairs = zip(contract.returns, contract.values_of(result), strict=True)
         texts = [await encode(kind, value) for kind, value in pairs]
-        self._blobs.write(self._name(address), seal(json.dumps(texts)))
+        self._blobs.write(name := self._name(address), seal(json.dumps({name: texts})))
 
     def _name(self, address: str) -> str:
         return f"{self._run}/memo/{address}.json"

@@ -43,6 +43,15 @@ def test_results_are_stored_by_address() -> None:
     assert MemoStore(blobs, "other").read(Measure(), "0.1") is None
 
 
+@pytest.mark.parametrize(("run", "address"), [("run", "0.2"), ("other", "0.1")])
+def test_a_result_from_elsewhere_is_refused(run: str, address: str) -> None:
+    blobs = FakeBlobs()
+    asyncio.run(MemoStore(blobs, "run").write(Measure(), "0.1", Score(1.0)))
+    blobs.write(f"{run}/memo/{address}.json", blobs.read("run/memo/0.1.json") or b"")
+    with pytest.raises(ResumeError, match=f"{run}/memo/{address}.json is no result of .*Measure"):
+        MemoStore(blobs, run).read(Measure(), address)
+
+
 def test_result_of_another_form_is_refused() -> None:
     memo = MemoStore(FakeBlobs(), "run")
     asyncio.run(memo.write(Measure(), "0.1", Score(1.0)))

@@ -224,10 +224,10 @@ def test_memoized_result_of_another_version_is_refused() -> None:
     with pytest.raises(Killed):
         cook(BASIC, blobs, KillAt(8))
     [name] = blobs.list("run/memo/")
-    answer = json.loads(unseal(blobs.read(name) or b""))
+    answer = json.loads(unseal(blobs.read(name) or b""))[name]
     for others in (['{"answers": 1}', *answer[1:]], [*answer, "{}"]):
-        blobs.write(name, seal(json.dumps(others)))
-        with pytest.raises(ResumeError, match="another version of EvaluateBase"):
+        blobs.write(name, seal(json.dumps({name: others})))
+        with pytest.raises(ResumeError, match="this version of EvaluateBase"):
             cook(BASIC, blobs)
 
 
