@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
+from urllib.parse import quote
 
 from kitchen.safe_text import escape_controls
 
 _SECRET_NAME = re.compile(
-    r"(^|_)(API|ACCESS)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$|_(PASS|PWD)$",
+    r"((^|_)(API|ACCESS)?(KEY|TOKEN|SECRET|CREDENTIALS?)|PASSWORD|PASSWD|_(PASS|PWD|PAT))(_?\d+)?$",
     re.IGNORECASE,
 )
 _IN_URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
@@ -43,10 +46,22 @@ def _masked_key(key: Any, hidden: Iterable[str]) -> Any:
 
 
 def secrets(environment: Mapping[str, str] | None = None) -> list[str]:
-    """Return the current values of secret variables; a program may set one at any time."""
+    """Return the current values of secret variables; a program may set one at any time.
+
+    Each is there as errors may show it, too: escaped, and without white space around it. The
+    longest come first, because one may contain another.
+    """
     variables = os.environ if environment is None else environment
     values = [variables.get(name, "") for name in variables if is_secret(name)]
-    return [value for value in values if len(value) >= _SHORTEST]
+    forms = set(chain.from_iterable(map(_forms, values)))
+    return sorted((form for form in forms if len(form) >= _SHORTEST), key=lambda form: -len(form))
+
+
+@cache
+def _forms(secret: str) -> tuple[str, ...]:
+    """Return a secret as it is, and as it stands in a `repr`, in JSON and in a URL."""
+    text = secret.strip()
+    return secret, text, repr(text)[1:-1], json.dumps(text)[1:-1], quote(text, safe="")
 
 
 def _without(hidden: Iterable[str], text: str) -> str:

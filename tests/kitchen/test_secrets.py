@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 
@@ -20,7 +22,11 @@ SECRET = 'hunter2-"geheim"\\é'
 
 
 @pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "TINKER_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "APIKEY"]
+    "name",
+    [
+        *("HF_TOKEN", "TINKER_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "APIKEY"),
+        *("PGPASSWORD", "OPENAI_API_KEY_2", "GITHUB_PAT"),
+    ],
 )
 def test_values_of_secret_variables_are_masked(name: str) -> None:
     assert mask(f"cannot log in with {SECRET}", {name: SECRET}) == "cannot log in with ***"
@@ -31,6 +37,13 @@ def test_values_of_secret_variables_are_masked(name: str) -> None:
 )
 def test_values_of_other_variables_are_not_masked(name: str) -> None:
     assert mask("seed 123456", {name: "123456"}) == "seed 123456"
+
+
+@pytest.mark.parametrize("form", [repr, json.dumps, quote, str.strip])
+def test_a_secret_is_masked_in_every_form(form: Callable[[str], str]) -> None:
+    environment = {"SHORT_KEY": "hunter2", "HF_TOKEN": f"{SECRET}\n"}
+    text = mask(f"no such file: {form(SECRET)}", environment)
+    assert text.replace('"', "").replace("'", "") == "no such file: ***"
 
 
 def test_credentials_in_urls_are_masked() -> None:
