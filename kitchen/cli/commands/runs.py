@@ -7,10 +7,16 @@ from typing import Any
 
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import clock, console, table
-from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
+from kitchen.config.adapter_choice import (
+    DEFAULT_RUNS_FOLDER,
+    AdapterChoice,
+    check_run_name,
+    open_blobs,
+)
 from kitchen.config.order import nested_value
 from kitchen.ports import BlobStore
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
+from kitchen.secrets import printable
 from kitchen.types import Table
 
 _MAX_SHOWN = 50  # lines
@@ -23,7 +29,8 @@ def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
         print(as_json([vars(run) for run in runs]))
         return 0
     if not runs:
-        console().print("there are no runs here; `kitchen run recipes.sl_basic` starts one")
+        text = f"there are no runs in {printable(adapters.runs or DEFAULT_RUNS_FOLDER)}"
+        console().print(f"{text}; `kitchen run recipes.sl_basic` starts one", soft_wrap=True)
         return 0
     columns = ("run", "status", "started, UTC", "took", "last")
     newest_first = sorted(runs, key=lambda run: run.started, reverse=True)

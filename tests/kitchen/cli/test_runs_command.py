@@ -21,7 +21,8 @@ def only_run(folder: Path) -> Path:
 
 
 def test_runs_are_listed_shown_and_resumed(here: Path) -> None:
-    assert "there are no runs here" in output(0, "runs")
+    assert "there are no runs in runs" in output(0, "runs")
+    assert "there are no runs in typo" in output(0, "runs", "--runs", "typo")
     where = ("--runs", "pots")
     output(1, *FAILING, *where)
     run = only_run(here / "pots").name
