@@ -26,6 +26,7 @@ from stages.chat.template import (
     check_no_template_needed,
     check_tools_rendered,
     in_row,
+    not_joined,
     render_by_template,
 )
 
@@ -187,14 +188,17 @@ def render_prompt(
     chat: bool | None = None,
     tools: Sequence[ToolSchema] = (),
     chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    may_join: bool = False,
 ) -> Tokens:
-    """Return the (T,) tokens of messages, through the chat template or concatenated.
+    """Return the (T,) tokens of messages, through the chat template or as text.
 
-    A last message by the assistant that is a prefill is continued.
+    A last message by the assistant that is a prefill is continued. Without a template, several
+    messages are concatenated if they `may_join`: those of an environment, which is text as a whole.
 
     `chat` is None to use the template if there is one. A template without a place for tools gets
-    them in the system prompt. Raises DataError for no messages, and for tools, variables of the
-    template and fields of messages that are not rendered.
+    them in the system prompt. Raises DataError for no messages, for several without a template, and
+    for tools, variables of the template and fields of messages that are not rendered.
     """
     if not messages:
         raise DataError(
@@ -206,6 +210,8 @@ def render_prompt(
     check_prefills(parsed, answered=False)
     if not uses_chat_template(tokenizer, chat):
         check_no_template_needed(parsed, inputs)
+        if len(parsed) > 1 and not may_join:
+            raise not_joined(parsed)
         return tokenizer.encode("".join(message["content"] for message in messages), special=True)
     tokens = render_by_template(messages, tokenizer, inputs, answer=True)
     check_tools_rendered(tokens, tokenizer, inputs.tools)

@@ -40,6 +40,7 @@ from stages.chat.template import (
     check_no_template_needed,
     check_tools_rendered,
     in_row,
+    not_joined,
 )
 from stages.chat.token_cost import EpochSize
 from stages.chat.token_table import MarkedTokens, token_table
@@ -439,12 +440,7 @@ def _joined(
     except DataError as error:
         raise in_row(error, conversation.where) from error
     if not conversation.single_turn:
-        roles = ", ".join(message.role for message in conversation.messages)
-        raise DataError(
-            f"{conversation.where}: only a row of one prompt and one answer can be joined without "
-            f"a chat template; this row has messages from: {roles}. Choose an instruct model, or "
-            "set a template (rendering.template=FILE)"
-        )
+        raise in_row(not_joined(conversation.messages), conversation.where)
     prompt, answer = conversation.messages
     prompt_ids, answer_ids = encode_after(prompt.content, separator + answer.content, tokenizer)
     if not len(answer_ids) or answer_ids[-1] != tokenizer.end_id:

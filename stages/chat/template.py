@@ -200,6 +200,23 @@ def check_no_template_needed(messages: Sequence[Message], inputs: TemplateInputs
         )
 
 
+def not_joined(messages: Sequence[Message]) -> DataError:
+    """Return the error for messages that cannot be joined without a chat template."""
+    for index, message in enumerate(messages):
+        if message.prefix:
+            return DataError(
+                f"message {index} (assistant) is a prefill, which only a chat template can "
+                "continue: choose an instruct model, set a template (rendering.template=FILE), or "
+                "write the row as one prompt and one answer"
+            )
+    roles = ", ".join(message.role for message in messages)
+    return DataError(
+        "only a row of one prompt and one answer can be joined without a chat template; this row "
+        f"has messages from: {roles}. Choose an instruct model, or set a template "
+        "(rendering.template=FILE)"
+    )
+
+
 def _groups(message: Message) -> list[tuple[str, ...]]:
     """Return the fields that must change the tokens; names of one thought belong together."""
     if message.role == "tool":  # its name and id only connect it with a call

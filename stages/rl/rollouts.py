@@ -382,7 +382,9 @@ class _RolloutState:
         """Render the messages so far, with the tools and variables of the environment."""
         inputs = env_inputs(self.env).over(render.chat_template_kwargs)
         tokenizer = render.tokenizer(tokenizer)
-        return render_prompt(self.messages, tokenizer, None, inputs.tools, inputs.kwargs)
+        return render_prompt(
+            self.messages, tokenizer, None, inputs.tools, inputs.kwargs, may_join=True
+        )
 
     def add_answer(self, prompt: Tokens, sampled: Sampled, text: str) -> None:
         self.episodes = append_answer(self.episodes, prompt, sampled)

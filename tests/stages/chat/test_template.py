@@ -365,6 +365,26 @@ def test_inputs_need_a_chat_template(extra: dict[str, Any], name: str) -> None:
         prompt_tokens(row, PlainTokenizer(), RenderDataset())
 
 
+PREFILLED = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"prompt": PREFILLED, "completion": "..."}, r"message 1 \(assistant\) is a prefill"),
+        ({"prompt": "?", "completion": "!", "system": "You cook."}, "messages from: system, user"),
+        ({"prompt": "?", "completion": "!", "history": [["a", "b"]]}, "messages from: user, assi"),
+    ],
+)
+def test_only_one_prompt_is_joined_without_a_template(row: dict[str, Any], why: str) -> None:
+    parsed = parse_conversation(row, "rows:6")
+    render = RenderDataset()
+    with pytest.raises(DataError, match=f"^rows:6: .*{why}"):
+        render.datums(parsed, PlainTokenizer())
+    with pytest.raises(DataError, match=f"^rows:6: .*{why}"):
+        prompt_tokens(parsed, PlainTokenizer(), render)
+
+
 @pytest.mark.parametrize("name", ["reasoning", "thought"])
 def test_a_thought_without_a_template_may_be_another_column(name: str) -> None:
     row = parse_conversation({"prompt": "?", "completion": "!", name: "Hm."}, "rows:6")
