@@ -110,6 +110,22 @@ def run(
     _run("run", context, backend, skip_validation, runs, name, strict, json, debug)
 
 
+@app.command(epilog=examples("thinker antagonist", "thinker antagonist --json"))
+def antagonist(
+    context: typer.Context,
+    runs: Runs = None,
+    name: NewName = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Search the answers of the last evaluation for invalid citations and contradictions.
+
+    The answers are those in evaluation.output_path. antagonist_flags.jsonl in the run's folder has
+    every flagged answer.
+    """
+    _run("antagonist", context, runs=runs, name=name, json=json, debug=debug)
+
+
 @app.command(epilog=examples("thinker info", "thinker --config scifact.yaml info --json"))
 def info(
     context: typer.Context, backend: BackendName = None, json: Json = False, debug: Debug = False

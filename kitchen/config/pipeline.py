@@ -11,7 +11,7 @@ from kitchen.config.discovery import find_recipe
 from kitchen.config.sources import Setting
 from kitchen.types import Table
 
-PipelineCommand = Literal["validate", "train", "eval", "run", "info"]
+PipelineCommand = Literal["validate", "train", "eval", "run", "antagonist", "info"]
 RECIPE = "recipes.claim_validation"  # has the pipeline of `thinker` as an attribute
 
 

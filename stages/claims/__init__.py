@@ -47,6 +47,7 @@ from stages.claims.validation import DataProblem, DataReport, SchemaField, valid
 from stages.claims.written_files import (
     ExportCheckpoint,
     OutputConfig,
+    ReadPredictions,
     WritePredictions,
     output_stages,
     write_predictions,
@@ -86,6 +87,7 @@ __all__ = [
     "MonitorClaims",
     "OpenScorers",
     "OutputConfig",
+    "ReadPredictions",
     "Relation",
     "RenderClaims",
     "ReportClaimStep",

@@ -12,7 +12,7 @@ from pydantic import Field
 from kitchen.ports import BlobStore
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import clopper_pearson, interval
-from kitchen.types import Metrics, RunId, Table
+from kitchen.types import Metrics, Result, RunId, Table
 from stages.claims.answer import ClaimAnswer, parse_answer
 from stages.claims.calibration import NOT_MEASURED, Calibration
 from stages.claims.evaluation import ClaimEvaluation, ScoredAnswer, interval_metrics
@@ -182,7 +182,7 @@ def check_answer(
 
 
 @dataclass(frozen=True)
-class AntagonistReport:
+class AntagonistReport(Result):
     """All answers of an evaluation, checked, by set."""
 
     sets: Mapping[str, tuple[CheckedAnswer, ...]] = field(default_factory=dict)

@@ -29,6 +29,7 @@ _RECIPES: Mapping[PipelineCommand, str] = {
     "train": "recipes.claim_extraction",
     "eval": "recipes.claim_evaluation",
     "run": "recipes.claim_extraction",
+    "antagonist": "recipes.claim_antagonist",
 }
 # sections that a command needs
 _NEEDED: Mapping[PipelineCommand, tuple[str, ...]] = {
@@ -36,6 +37,7 @@ _NEEDED: Mapping[PipelineCommand, tuple[str, ...]] = {
     "train": ("training",),
     "eval": ("evaluation",),
     "run": ("training", "evaluation"),
+    "antagonist": ("evaluation",),
 }
 _ADAPTERS: Mapping[str, Mapping[str, str]] = {
     "hf_peft": {"training": "peft"},
@@ -103,7 +105,7 @@ def _lora_file(
 ) -> WithLines[LoraFile] | None:
     """Read the LoRA file, if the command uses it and the pipeline names one."""
     training = pipeline.content.training
-    if training is None or command == "validate":
+    if training is None or command in ("validate", "antagonist"):
         return None
     if not training.config_path.is_file():
         place = pipeline.place("training.config_path")
@@ -127,6 +129,8 @@ class _Builder:
     problems: list[str] = field(default_factory=list)
 
     def run(self, options: PipelineOptions) -> PipelineRun:
+        if self.command == "antagonist":
+            return self._antagonist()
         self._add_gate(skip=options.skip_validation)
         trains = self.command in ("train", "run")
         evaluation = self.pipeline.content.evaluation
@@ -141,16 +145,45 @@ class _Builder:
             self._add_weights(evaluation)
         if self.command == "run" and evaluation is not None:
             self._add_trained_evaluation(evaluation)
+        if self.command == "run":
+            self._add_antagonist()
         if self.command in ("train", "run", "eval") and self.features:
             self._set("gate.features", tuple(self.features), self.pipeline, "training")
         if self.problems:
             raise ConfigError("\n".join(self.problems))
         return self._result()
 
+    def _antagonist(self) -> PipelineRun:
+        """Return the run that searches the answers of an evaluation."""
+        evaluation, key = self.pipeline.content.evaluation, "evaluation.output_path"
+        assert evaluation is not None
+        if evaluation.output_path is None:
+            raise ConfigError(f"{self.pipeline.document.path}: the key {key!r} is missing")
+        if not evaluation.output_path.is_file():
+            raise ConfigError(
+                f"{self.pipeline.place(key)}: {key}: there is no file {evaluation.output_path}; "
+                "run `thinker eval` first"
+            )
+        self._add_claims(evaluation, "dataset", "rows")
+        self._add_predictions(evaluation, "predictions")
+        self._add_antagonist()
+        if self.problems:
+            raise ConfigError("\n".join(self.problems))
+        return self._result()
+
+    def _add_antagonist(self) -> None:
+        section, file = self.pipeline.content.antagonist, self.pipeline
+        if section is not None:
+            self._set("antagonist.chirality", section.chirality, file, "antagonist.chirality")
+            self._set("antagonist.entailment", section.entailment, file, "antagonist.entailment")
+            self._set("scorers.entailment", section.scorer, file, "antagonist.scorer")
+
     def _result(self) -> PipelineRun:
         lora, adapters = self.lora, _ADAPTERS[self.backend]
-        if self.command == "validate":
-            adapters = _ADAPTERS["fake"]  # no model is needed
+        section = self.pipeline.content.antagonist
+        without_model = section is None or section.scorer in ("none", "lexical")
+        if self.command == "validate" or (self.command == "antagonist" and without_model):
+            adapters = _ADAPTERS["fake"]
         files = {"pipeline": self.pipeline.document.path}
         float16 = ""
         if lora is not None:

@@ -81,6 +81,16 @@ class EvaluationSection(_Section):
     output_path: Path | None = None  # JSONL file for prompts and answers
 
 
+class AntagonistSection(_Section):
+    """How answers are searched for invalid citations, contradictions and weak evidence."""
+
+    # chirality from which evidence is contradictory; 1 where as many documents support as refute
+    chirality: Annotated[float, Field(gt=0, le=1)] = 0.55
+    # probability of entailment below which evidence is weak
+    entailment: Annotated[float, Field(ge=0, le=1)] = 0.5
+    scorer: str = "none"  # of entailment: lexical, judge:WEIGHTS, hub:MODEL, path:DIR or none
+
+
 class PipelineFile(_Section):
     """A pipeline: tests, data validation, training and evaluation."""
 
@@ -88,6 +98,7 @@ class PipelineFile(_Section):
     data_validation: DataValidationSection | None = None
     training: TrainingSection | None = None
     evaluation: EvaluationSection | None = None
+    antagonist: AntagonistSection | None = None
 
 
 class ModelSection(_Section):

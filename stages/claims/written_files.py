@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kitchen.artifacts.publish import write_chat_template
 from kitchen.artifacts.weights import weights_of
 from kitchen.backend.atomic_folder import atomic_folder, check_folder_unused
-from kitchen.errors import ConfigError, RunFailed
+from kitchen.errors import ConfigError, DataError, RunFailed, did_you_mean
 from kitchen.ports import BlobStore, CheckpointStore, TrainingClient
 from kitchen.safe_text import read_json
 from kitchen.secrets import masked
 from kitchen.stage import Need, Stage
 from kitchen.types import RunId, Table
-from stages.claims.evaluation import ClaimEvaluation
+from stages.claims.evaluation import ClaimEvaluation, ScoredAnswer, scored_answer
 from stages.claims.gate import AbsolutePath
 from stages.claims.loading import HeldOutClaims
 from stages.train import FinalWeights
@@ -104,7 +105,55 @@ def _predictions(evaluation: ClaimEvaluation, held_out: HeldOutClaims) -> Iterat
         for answer in answers:
             claim = held_out.sets[name][answer.row]
             row = {"claim_id": claim.id, "set": name, "prompt": claim.prompt}
-            yield masked({**row, "completion": answer.text, "scores": dict(answer.scores)})
+            answered = {"completion": answer.text, "truncated": answer.truncated}
+            yield masked({**row, **answered, "scores": dict(answer.scores)})
+
+
+class ReadPredictions(Stage):
+    """Read the answers of a file that an evaluation has written, and score them again.
+
+    Raises DataError, with the line, for an answer to a claim that is not in the held-out sets.
+    """
+
+    path: str
+
+    def verify(self) -> None:
+        if not Path(self.path).is_file():
+            raise DataError(
+                f"predictions: there is no file {self.path}; an evaluation writes it "
+                "(output.predictions, or evaluation.output_path of a pipeline file)"
+            )
+
+    def run(self, held_out: HeldOutClaims) -> ClaimEvaluation:
+        path = Path(self.path)
+        sets: dict[str, list[ScoredAnswer]] = {name: [] for name in held_out.sets}
+        attempts: Counter[tuple[str, int]] = Counter()
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+            if line.strip():
+                name, answer = _answer(line, held_out, f"{path.name}:{number}")
+                attempt = attempts[name, answer.row]
+                attempts[name, answer.row] += 1
+                sets[name].append(replace(answer, attempt=attempt))
+        return ClaimEvaluation({name: tuple(found) for name, found in sets.items()})
+
+
+def _answer(line: str, held_out: HeldOutClaims, where: str) -> tuple[str, ScoredAnswer]:
+    """Return the set and the scored answer of a line; raises DataError."""
+    try:
+        row = read_json(line)
+    except ValueError as error:
+        raise DataError(f"{where}: is not JSON ({error})") from error
+    if not isinstance(row, dict) or not isinstance(row.get("completion"), str):
+        raise DataError(f"{where}: there must be a claim_id, a set and a completion")
+    name, id = str(row.get("set", "")), str(row.get("claim_id", ""))
+    if name not in held_out.sets:
+        raise DataError(f"{where}: there is no set {name!r}; {did_you_mean(name, held_out.sets)}")
+    ids = [claim.id for claim in held_out.sets[name]]
+    if id not in ids:
+        raise DataError(f"{where}: {name} has no claim {id!r}; {did_you_mean(id, ids)}")
+    at = ids.index(id)
+    answer = scored_answer(row["completion"], held_out.sets[name][at], bool(row.get("truncated")))
+    return name, replace(answer, row=at)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ _PARTS: Mapping[str, str] = {
     "EvaluateClaimWeights": "evaluation",
     "ReportClaims": "evaluation",
     "WritePredictions": "evaluation",
+    "ReadPredictions": "antagonist",
+    "FlagAnswers": "antagonist",
 }
 
 

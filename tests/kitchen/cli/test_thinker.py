@@ -332,3 +332,32 @@ def test_data_setup_leaves_nothing_behind(folder: Path) -> None:
     assert set(folder.iterdir()) == before
     with pytest.raises(ConfigError, match="there is no folder none"):
         set_up_data(Path("none"), Path("rows"))
+
+
+def test_the_antagonist_reads_the_answers_of_an_evaluation() -> None:
+    result = thinker("antagonist")
+    assert result.exit_code == 2
+    assert "run `thinker eval` first" in result.stderr
+    answers = [
+        {"claim_id": "0", "set": "held_out", "completion": "CLAIM[c1]: Tea helps fever."},
+        {
+            "claim_id": "1",
+            "set": "held_out",
+            "completion": "CLAIM[c1]: Tea.\nCLAIM[c2] (Document 99): No.\nRELATION: c2 supports c1",
+        },
+    ]
+    write_rows(Path("predictions.jsonl"), answers)
+    with PIPELINE_FILE.open("a") as file:
+        file.write("antagonist:\n  chirality: 0.4\n")
+    result = thinker("antagonist", "--name", "checked")
+    assert result.exit_code == 0, result.output
+    [flag] = lines("runs/checked/antagonist_flags.jsonl")
+    assert (flag["claim_id"], flag["severity"]) == ("1", "HIGH")
+    assert [issue["issue_type"] for issue in flag["issues"]] == ["CITATION_INVALID"]
+    assert record("checked")["order"]["settings"]["antagonist"]["chirality"] == 0.4
+    write_rows(Path("predictions.jsonl"), [{**answers[0], "claim_id": "77"}])
+    wrong = thinker("antagonist")
+    assert wrong.exit_code == 3
+    assert "[thinker] error: antagonist: predictions.jsonl:1: held_out has no claim '77'" in (
+        wrong.stderr
+    )
