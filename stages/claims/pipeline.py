@@ -319,6 +319,11 @@ class _Builder:
         if evaluation.max_samples is not None:
             self._set(rows, evaluation.max_samples, file, "evaluation.max_samples")
 
+    def _add_decoding(self, evaluation: EvaluationSection) -> None:
+        tokens, temperature = evaluation.max_new_tokens, evaluation.temperature
+        self._set("evaluation.max_tokens", tokens, self.pipeline, "evaluation.max_new_tokens")
+        self._set("evaluation.temperature", temperature, self.pipeline, "evaluation.temperature")
+
     def _add_predictions(self, evaluation: EvaluationSection, setting: str) -> None:
         if evaluation.output_path is not None:
             key = "evaluation.output_path"
@@ -342,6 +347,7 @@ class _Builder:
         weights = f"run:{run}@final" if self.backend == "tinker" else f"path:{folder}"
         self._set("weights", weights, self.pipeline, key)
         self._add_claims(evaluation, "dataset", "rows")
+        self._add_decoding(evaluation)
         self._add_predictions(evaluation, "predictions")
 
     def _add_trained_evaluation(self, evaluation: EvaluationSection) -> None:
@@ -356,6 +362,7 @@ class _Builder:
             )
         if evaluation.checkpoint_dir != lora.output.checkpoint_dir:
             self.features.append(f"evaluation.checkpoint_dir: {evaluation.checkpoint_dir}")
+        self._add_decoding(evaluation)
         self._add_predictions(evaluation, "output.predictions")
 
 

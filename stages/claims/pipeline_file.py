@@ -78,6 +78,8 @@ class EvaluationSection(_Section):
     claims_file: Path
     corpus_file: Path
     max_samples: PositiveInt | None = None  # claims to evaluate; null for all
+    max_new_tokens: PositiveInt = 512  # of an answer; a truncated one breaks the schema
+    temperature: NonNegativeFloat = 0.0  # of sampling; 0 for greedy decoding
     output_path: Path | None = None  # JSONL file for prompts and answers
 
 
