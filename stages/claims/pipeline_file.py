@@ -84,7 +84,7 @@ class EvaluationSection(_Section):
 
 
 class AntagonistSection(_Section):
-    """How answers are searched for invalid citations, contradictions and weak evidence."""
+    """Thresholds of the search for contradictions and weak evidence in answers."""
 
     # chirality from which evidence is contradictory; 1 where as many documents support as refute
     chirality: Annotated[float, Field(gt=0, le=1)] = 0.55
