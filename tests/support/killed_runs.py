@@ -93,7 +93,13 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     ),
     "claim_extraction": (
         ClaimExtraction,
-        {**EPOCHS, "dataset": "claims", "evaluation": {"max_tokens": 8, "draws": 2}},
+        {
+            **EPOCHS,
+            "dataset": "claims",
+            "evaluation": {"max_tokens": 8, "draws": 2},
+            "scorers": {"entailment": "lexical"},
+            "monitor": {"every": 2, "rows": 1},
+        },
     ),
     "claim_extraction_dpo": (
         ClaimExtraction,

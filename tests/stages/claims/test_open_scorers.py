@@ -14,12 +14,16 @@ import pytest
 
 from adapters.fake.hub import FakeHub
 from adapters.fake.training import FakeTraining
+from adapters.local.hub import LocalHub
+from adapters.nli.entailment import NliClassifier
+from adapters.nli.similarity import SentenceEmbeddings
 from kitchen.errors import ConfigError
 from kitchen.ports import arrival
 from stages.claims.entailment_judge import EntailmentJudge, judge_conversation
 from stages.claims.open_scorers import GROUPS, OpenScorers, ScorerConfig, ScorerSource
 from stages.claims.scorers import LexicalEntailment, TextPair, entailment_of
 from tests.support.pages import ROOT
+from tests.support.tiny_bert import tiny_bert
 
 PAIR = TextPair("Tea lowers fever.", "Tea helps.")
 
@@ -105,3 +109,19 @@ def test_the_judge_reads_long_premises_in_windows() -> None:
     assert not judge.fits(long)
     [found] = asyncio.run(entailment_of(judge, [long]))
     assert 0 < found < 1
+
+
+def test_models_of_folders_are_opened_and_identified(tmp_path: Path) -> None:
+    """The adapters are found by their entry points: needs the package to be installed."""
+    classifier = tiny_bert(tmp_path / "nli", labels=("neutral", "entailment"))
+    encoder = tiny_bert(tmp_path / "encoder")
+    client, hub = FakeTraining(), LocalHub()
+    config = ScorerConfig(entailment=f"path:{classifier}", similarity=f"path:{encoder}")
+    stage = OpenScorers(config)
+    stage.verify(client, hub)
+    scorers, facts = stage.run(client, client, hub)
+    assert isinstance(scorers.entailment, NliClassifier)
+    assert isinstance(scorers.similarity, SentenceEmbeddings)
+    assert facts["entailment.sha256"] != facts["similarity.sha256"]
+    assert facts["similarity.scorer"] == f"path:{encoder}"
+    scorers.close()
