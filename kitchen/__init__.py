@@ -113,4 +113,12 @@ def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
         if name in names.split():
             return getattr(import_module(f"kitchen.{module}"), name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("crucible-kitchen")
     raise AttributeError(f"module 'kitchen' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

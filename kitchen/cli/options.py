@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+from typer.core import TyperCommand
 
 from kitchen.cli.completion import adapters, recipes, runs
 from kitchen.cli.streams import READER_GONE
@@ -223,3 +226,32 @@ def exit_with(command: Callable[[], int], *, debug: bool) -> None:
         report_error(error, debug=debug)
         code = exit_code(error)
     raise typer.Exit(code)
+
+
+class SettingsCommand(TyperCommand):
+    """A command that takes settings of a recipe, and explains how they are written."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; `--epochs 3` is an error that says to write `epochs=3`."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = getattr(error, "option_name", None)
+            known = getattr(error, "possibilities", None) or []
+            if option is not None and not get_close_matches(option, known, cutoff=0.85):
+                text = f"No such option: {option}. {_as_setting(option, given)}"
+                setattr(error, "message", text)  # noqa: B010 of typer's own copy of click
+            raise
+
+
+def _as_setting(option: str, args: Sequence[str]) -> str:
+    """Return how to write an option as a setting, with the value that was given."""
+    name = option.lstrip("-").replace("-", "_")
+    value = "VALUE"
+    for at, arg in enumerate(args):
+        if arg.startswith(f"{option}="):
+            value = arg.partition("=")[2]
+        elif arg == option and at + 1 < len(args) and not args[at + 1].startswith("--"):
+            value = args[at + 1]
+    return f"Settings of a recipe are written without dashes: {name}={shlex.quote(value)}"

@@ -23,6 +23,7 @@ from kitchen.cli.options import (
     Runs,
     Set,
     Settings,
+    SettingsCommand,
     Strict,
     TakeOver,
     Training,
@@ -44,11 +45,12 @@ app.add_typer(runs_app, name="runs")
 
 
 @app.command(
+    cls=SettingsCommand,
     epilog=examples(
         "kitchen run recipes.sl_basic --training fake",
         "kitchen run recipes.sl_basic dataset=rows.jsonl epochs=3 --name first",
         "kitchen run recipes.dpo --config dpo.yaml --set training.device=cpu",
-    )
+    ),
 )
 def run(
     recipe: RecipeName,
@@ -80,11 +82,12 @@ def run(
 
 
 @app.command(
+    cls=SettingsCommand,
     epilog=examples(
         "kitchen check recipes.sl_basic",
         "kitchen check recipes.sl_basic dataset=rows.jsonl --training fake --preview",
         "kitchen check recipes.sl_basic --training tinker --online --price 0.4",
-    )
+    ),
 )
 def check(
     recipe: RecipeName,

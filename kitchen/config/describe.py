@@ -19,8 +19,8 @@ from kitchen.config.sources import Keys
 from kitchen.config.yaml import yaml_value
 
 _TYPE_NAMES: Mapping[Any, str] = {
-    int: "int",
-    float: "float",
+    int: "whole number",
+    float: "number",
     str: "text",
     bool: "true or false",
     NoneType: "null",
@@ -45,7 +45,7 @@ def describe_settings(cls: Any) -> Iterator[SettingDescription]:
 
 
 def type_text(annotation: Any) -> str:
-    """Return a type as text: `int > 0`, `error or drop or truncate`, `list of int or null`."""
+    """Return a type as text: `whole number > 0`, `error or drop`, `list of text or null`."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Annotated:
@@ -56,7 +56,7 @@ def type_text(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(map(yaml_value, arguments))
     if origin in (list, Sequence) or arguments[1:] == (...,):  # tuple[X, ...]
-        return f"list of {type_text(arguments[0])}"
+        return f"list of {type_text(arguments[0]).replace('number', 'numbers', 1)}"
     if origin in (dict, Mapping):
         return f"mapping of {' to '.join(map(type_text, arguments))}"
     if annotation in _TYPE_NAMES:

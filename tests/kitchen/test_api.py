@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,8 @@ def test_column_name_may_contain_a_dot(columns: dict[str, Any]) -> None:
     assert read_run(blobs, outcome.run)["order"]["settings"]["reading"]["columns"] == {
         "meta.q": "prompt"
     }
+
+
+def test_public_names_and_the_version_are_listed() -> None:
+    assert set(kitchen.__all__) < set(dir(kitchen))
+    assert kitchen.__version__ == version("crucible-kitchen")

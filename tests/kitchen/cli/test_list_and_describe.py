@@ -44,7 +44,7 @@ def test_recipes_and_adapters_are_listed() -> None:
 
 def test_a_recipe_is_described() -> None:
     shown = output(0, "describe", "recipes.sl_basic")
-    assert "int > 0; conversations per optimiser step" in " ".join(shown.split())
+    assert "whole number > 0; conversations per optimiser step" in " ".join(shown.split())
     assert "Ports: training, datasets, blobs" in shown
     found = json.loads(invoke("describe", "recipes.soup", "--json").stdout)
     assert found["settings"] == [

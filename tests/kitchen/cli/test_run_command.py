@@ -277,3 +277,23 @@ def test_weights_open_with_their_own_adapter_only() -> None:
     output(0, "run", *SMALL, "--name", "soup")
     for command in ("sample soup hi", "export soup out", "eval soup --dataset ingredients"):
         assert "'fake'" in output(2, *command.split(), "--training", "peft")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (("--epochs", "3"), "without dashes: epochs=3"),
+        (("--learning-rate=1e-4",), "without dashes: learning_rate=1e-4"),
+        (("--seed", "7"), "without dashes: seed=7"),
+        (("--max-steps",), "without dashes: max_steps=VALUE"),
+    ],
+)
+def test_an_option_that_is_a_setting_is_explained(arguments: tuple[str, ...], shown: str) -> None:
+    for command in ("run", "check"):
+        assert shown in output(2, command, "recipes.sl_basic", *arguments)
+
+
+def test_a_mistyped_option_is_not_called_a_setting() -> None:
+    shown = output(2, "run", "recipes.sl_basic", "--trainin", "fake")
+    assert "--training" in shown
+    assert "without dashes" not in shown

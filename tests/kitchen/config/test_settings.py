@@ -396,15 +396,15 @@ def test_setting_with_nested_settings_takes_no_value(text: str) -> None:
 def test_bounds_of_a_field_are_described() -> None:
     assert {setting.name: setting.type for setting in describe_settings(Tart)}[
         "share"
-    ] == "float > 0 and < 1"
+    ] == "number > 0 and < 1"
 
 
 @pytest.mark.parametrize(
     ("annotation", "text"),
     [
         (tuple[str, ...], "list of text"),
-        (list[int] | None, "list of int or null"),
-        (Mapping[str, float], "mapping of text to float"),
+        (list[int] | None, "list of whole numbers or null"),
+        (Mapping[str, float], "mapping of text to number"),
         (tuple[int, str], "tuple[int, str]"),
     ],
 )
@@ -427,12 +427,12 @@ def test_settings_are_described_by_their_comments() -> None:
         (setting.name, setting.type, setting.default, setting.about)
         for setting in describe_settings(Cake)
     ] == [
-        ("minutes", "int > 0", "40", "minutes in the oven"),
-        ("oven.heat", "float", "200.0", "degrees Celsius"),
+        ("minutes", "whole number > 0", "40", "minutes in the oven"),
+        ("oven.heat", "number", "200.0", "degrees Celsius"),
         ("oven.fan", "true or false", "false", ""),
         ("size", "small or large", "small", ""),
         ("name", "text", "sponge", ""),
-        ("layers", "int or null", "null", "The number of layers, if any."),
+        ("layers", "whole number or null", "null", "The number of layers, if any."),
     ]
 
 
