@@ -98,6 +98,7 @@ def parse_conversation(row: Row, where: str) -> Conversation:
         if all(row.get(field) is not None for field in fields):
             first, others = split_answers(row, fields)
             conversation = parse(first, where)
+            _check_one_answer(row, fields[-1], conversation, where)
             choices = choices_around(row, conversation.messages[-1].content)
             conversation = replace(conversation, other_answers=others, choices=choices)
             return _with_columns(conversation, row, where)
@@ -115,6 +116,28 @@ def parse_conversation(row: Row, where: str) -> Conversation:
     known = f"{'; '.join(FORMATS)}{rename}"
     hint = _delimiter_hint(row)
     raise DataError(f"{where}: no known format in the row {{{shown}}}{hint}. Formats: {known}")
+
+
+def _check_one_answer(row: Row, column: str, conversation: Conversation, where: str) -> None:
+    """Raise DataError if a row of several formats has another answer than that in `column`."""
+    for fields, parse in _PARSERS:
+        if fields[-1] == column or any(row.get(field) is None for field in fields):
+            continue
+        try:
+            other = parse(split_answers(row, fields)[0], where)
+        except DataError:  # the columns mean something else
+            continue
+        if _answer(other) != _answer(conversation):
+            raise DataError(
+                f"{where}: the row has different answers in {column!r} and {fields[-1]!r}; keep "
+                f"one, or rename the other column (reading.columns.{fields[-1]}=other)"
+            )
+
+
+def _answer(conversation: Conversation) -> str:
+    """Return the text of the last assistant message."""
+    answers = [each.content for each in conversation.messages if each.role == "assistant"]
+    return answers[-1].strip()
 
 
 def _with_columns(conversation: Conversation, row: Row, where: str) -> Conversation:

@@ -95,6 +95,7 @@ def parse_message(item: Any, place: str, where: str) -> Message:
     """Parse a message of any format; raises DataError that names the row and the field."""
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: {place} is {kind_of(item)}, not a message with role and content")
+    _check_one_form(item, place, where)
     if "from" in item:
         role_field, content_field = "from", "value"
     else:
@@ -122,14 +123,28 @@ def parse_message(item: Any, place: str, where: str) -> Message:
     return Message(role, content, flag, fields, _is_prefill(item, role, place, where))
 
 
+def _check_one_form(item: Mapping[str, Any], place: str, where: str) -> None:
+    """Raise DataError for a message with role and content, and with others in from and value."""
+    if not {"from", "role"} <= item.keys():
+        return
+    roles = {ROLES.get(str(item[name]).lower(), item[name]) for name in ("from", "role")}
+    texts = [item[name] for name in ("value", "content") if name in item]
+    if len(roles) > 1 or texts[1:] not in ([], texts[:1]):
+        raise DataError(
+            f"{where}: {place} has different values in 'from' and 'value' than in 'role' and "
+            "'content'; keep one of the two forms"
+        )
+
+
 def _is_prefill(item: Mapping[str, Any], role: str, place: str, where: str) -> bool:
-    """Return whether the next message continues this one, as DeepSeek and Mistral mark it."""
-    value = item.get("prefix")
+    """Return whether the next message continues this one, as some servers' clients mark it."""
+    name = "partial" if item.get("prefix") is None else "prefix"
+    value = item.get(name)
     if value is not None and not isinstance(value, bool):
-        raise DataError(f"{where}: {place}.prefix is {kind_of(value)}, not true or false")
+        raise DataError(f"{where}: {place}.{name} is {kind_of(value)}, not true or false")
     if value and role != "assistant":
         raise DataError(
-            f"{where}: {place}.prefix is true, but its role is {role!r}: only a message of the "
+            f"{where}: {place}.{name} is true, but its role is {role!r}: only a message of the "
             "assistant can be continued"
         )
     return bool(value)

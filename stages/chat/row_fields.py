@@ -37,6 +37,9 @@ _AS_PREFERENCE = "write the row as prompt, chosen and rejected, each a list of m
 _MARK_MESSAGES = "mark messages instead: write the row as messages, with 'train' in each"
 _SAME_WEIGHT = "all rows have the same weight, 1; leave rows out, or repeat them"
 _TOOLS_COLUMN = "write the list of tools in the column 'tools' of the row"
+_TEMPLATE_VARIABLE = "write it into the column 'chat_template_kwargs', for the chat template"
+_SERVER_OPTION = "an option of OpenAI's servers, which chat templates do not know"
+_HARMONY = "write a thought (analysis) as 'reasoning_content', and a call as 'tool_calls'"
 _REFERENCE = "the reference model's log-probabilities are computed here"
 _ROWS = (
     RowField("messages", "row", "OpenAI, TRL, Axolotl", "supported", "the conversation"),
@@ -219,13 +222,18 @@ _ROWS = (
         "reading.columns.question=prompt; or, with a context, to response and instruction",
         fallback=True,
     ),
+    RowField("reasoning_effort", "row", "OpenAI (gpt-oss)", "refused", _TEMPLATE_VARIABLE),
+    RowField("enable_thinking", "row", "Qwen", "refused", _TEMPLATE_VARIABLE),
     RowField(
-        "parallel_tool_calls",
+        "suffix",
         "row",
-        "OpenAI",
-        "ignored",
-        "an option of OpenAI's servers, which chat templates do not know",
+        "OpenAI (older)",
+        "refused",
+        "filling in the middle of a text is not supported",
     ),
+    RowField("parallel_tool_calls", "row", "OpenAI", "ignored", _SERVER_OPTION),
+    RowField("tool_choice", "row", "OpenAI", "ignored", _SERVER_OPTION),
+    RowField("response_format", "row", "OpenAI", "ignored", _SERVER_OPTION),
     RowField("id", "row", "ShareGPT", "ignored", "a name of the row"),
     RowField("prompt_id", "row", "TRL", "ignored", "a name of the row"),
     RowField("source", "row", "all", "ignored", "where the row comes from"),
@@ -383,6 +391,16 @@ _MESSAGES = (
         "supported",
         "true or false: whether the next message, also of the assistant, continues this one, which "
         "is then context (a prefill)",
+    ),
+    RowField("partial", "message", "Kimi, Qwen", "supported", "as `prefix`"),
+    RowField("channel", "message", "OpenAI (Harmony)", "refused", _HARMONY),
+    RowField("recipient", "message", "OpenAI (Harmony)", "refused", _HARMONY),
+    RowField(
+        "reasoning_details",
+        "message",
+        "OpenRouter",
+        "refused",
+        "write its text as 'reasoning_content'",
     ),
     RowField(
         "train_detail",

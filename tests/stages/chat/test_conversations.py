@@ -50,10 +50,38 @@ def test_instruction_input_follows_after_a_blank_line(field):
 def test_first_matching_format_is_used():
     row = {
         "prompt": "no",
-        "completion": "no",
+        "completion": " yes",
         "messages": [{"role": "assistant", "content": "yes"}],
     }
     assert parse_conversation(row, "a:1").messages == (Message("assistant", "yes"),)
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"prompt": "?", "completion": "no"}, "'messages' and 'completion'"),
+        ({"conversations": [{"from": "gpt", "value": "no"}]}, "'messages' and 'conversations'"),
+        ({"instruction": "?", "output": "no"}, "'messages' and 'output'"),
+    ],
+)
+def test_two_different_answers_are_refused(columns, named):
+    row = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "yes"}]}
+    with pytest.raises(
+        DataError, match=rf"^a:1: .*different answers in {named}.*columns\.\w+=other"
+    ):
+        parse_conversation({**row, **columns}, "a:1")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"from": "human", "value": "a", "role": "assistant"},
+        {"from": "human", "value": "a", "role": "user", "content": "b"},
+    ],
+)
+def test_a_message_in_two_forms_is_refused(message):
+    with pytest.raises(DataError, match=r"^a:1: messages\[0\] has different values in 'from'"):
+        parse_conversation({"messages": [message, {"role": "assistant", "content": "c"}]}, "a:1")
 
 
 def test_many_turns_keep_order_and_trainable_marks():

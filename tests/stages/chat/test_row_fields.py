@@ -53,6 +53,11 @@ EXAMPLES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("row", "tools"): {**PAIR, "tools": [TIMER]},
     ("row", "functions"): {**PAIR, "functions": [TIMER["function"]]},
     ("row", "chat_template_kwargs"): {**PAIR, "chat_template_kwargs": {"enable_thinking": False}},
+    ("row", "reasoning_effort"): {**PAIR, "reasoning_effort": "high"},
+    ("row", "enable_thinking"): {**PAIR, "enable_thinking": False},
+    ("row", "suffix"): {**PAIR, "suffix": "the end"},
+    ("row", "tool_choice"): {**PAIR, "tool_choice": "none"},
+    ("row", "response_format"): {**PAIR, "response_format": {"type": "json_object"}},
     ("row", "images"): {**PAIR, "images": ["herb.png"]},
     ("row", "image"): {**PAIR, "image": {"path": "herb.png"}},
     ("row", "videos"): {**PAIR, "videos": ["herb.mp4"]},
@@ -121,6 +126,10 @@ EXAMPLES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("message", "weight"): talk(weight=0),
     ("message", "masked"): talk(masked=True),
     ("message", "prefix"): {"messages": [ASK, {**ANSWER, "prefix": True}, ANSWER]},
+    ("message", "partial"): {"messages": [ASK, {**ANSWER, "partial": True}, ANSWER]},
+    ("message", "channel"): talk(channel="analysis"),
+    ("message", "recipient"): talk(recipient="functions.timer"),
+    ("message", "reasoning_details"): talk(reasoning_details=[{"text": "A plant."}]),
     ("message", "train_detail"): talk(
         train_detail=[{"begin_offset": 0, "end_offset": 3, "train": False}]
     ),
