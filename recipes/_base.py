@@ -19,7 +19,7 @@ from kitchen.errors import ConfigError
 from kitchen.types import Adam, LoraRank, ModelName, Seed
 from stages.data import DataConfig
 from stages.data.dataset import DEFAULT_DATASET
-from stages.evaluate import EvalConfig
+from stages.evaluate import EvalConfig, MonitorConfig
 from stages.rl import RolloutConfig, check_batch
 from stages.train import FinalWeights, OptimStep, ScheduleName, check_planned, make_schedule
 
@@ -70,6 +70,7 @@ class EpochSettings(TrainingRecipe):
     keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
     # look-ahead: optimiser steps submitted before the result of the current one has arrived
     ahead: NonNegativeInt = 1
+    monitor: MonitorConfig = MonitorConfig()
     # training data: a packaged data set, a file, a folder or, with --datasets hf, a name on the hub
     dataset: str = DEFAULT_DATASET
     epochs: PositiveInt = 1  # passes over the data

@@ -25,7 +25,6 @@ class ClaimExtraction(EpochSettings):
     scorers: claims.ScorerConfig = claims.ScorerConfig()
     antagonist: claims.AntagonistConfig = claims.AntagonistConfig()
     targets: claims.ClaimTargets = claims.ClaimTargets()
-    monitor: evaluate.MonitorConfig = evaluate.MonitorConfig()
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
     batch_size: PositiveInt = 16  # claims per optimiser step
     epochs: PositiveInt = 4  # passes over the data

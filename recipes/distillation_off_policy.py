@@ -47,6 +47,7 @@ class DistillationOffPolicy(EpochRecipe):
                     train.ForwardBackward("cross_entropy"),
                     self.optim,
                     every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                    *evaluate.monitor_held_out(self.monitor, self.evaluation, self.rendering),
                     train.ReportStep(),
                     every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
                 )

@@ -52,6 +52,7 @@ class Dpo(EpochRecipe):
                     train.ForwardBackward(loss),
                     self.optim,
                     every(self.eval_every)(evaluate.MeasureHeldOut(loss), evaluate.ExportWeights()),
+                    *evaluate.monitor_held_out(self.monitor, self.evaluation, self.rendering),
                     train.ReportStep(),
                     every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
                 )

@@ -48,6 +48,7 @@ class Kto(EpochRecipe):
                     train.ForwardBackward(loss),
                     self.optim,
                     every(self.eval_every)(evaluate.MeasureHeldOut(loss), evaluate.ExportWeights()),
+                    *evaluate.monitor_held_out(self.monitor, self.evaluation, self.rendering),
                     train.ReportStep(),
                     every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
                 )

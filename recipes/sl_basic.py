@@ -11,7 +11,6 @@ class SlBasic(EpochRecipe):
     """Cross-entropy on the assistant's tokens: one LoRA, evaluated before and after."""
 
     rendering: chat.RenderDataset = chat.RenderDataset()
-    monitor: evaluate.MonitorConfig = evaluate.MonitorConfig()
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
     warmup_steps: NonNegativeInt = 10  # length of the warm-up, in optimiser steps
     batch_size: PositiveInt = 16  # conversations per optimiser step

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.folders import read_config
-from adapters.nli.opening import max_tokens, open_folder
+from adapters.nli.opening import check_model, max_tokens, open_folder
 from kitchen.errors import BackendError
 
 BATCH = 16  # pairs read at once
@@ -71,6 +71,7 @@ class NliClassifier:
 
 def entailment_label(folder: Path) -> int:
     """Return the index of the class "entailment" of a classifier; raises BackendError."""
+    check_model(folder)
     file = folder / "config.json"
     labels = _labels(read_config(folder, "config.json", "model"))
     fix = (
@@ -93,8 +94,9 @@ def entailment_label(folder: Path) -> int:
 
 
 def _labels(config: Mapping[str, Any]) -> dict[int, str]:
+    """Return the names of the classes 0, 1, ...; none unless every class has one."""
     labels = config.get("id2label")
-    if not isinstance(labels, dict):
+    if not isinstance(labels, dict) or labels.keys() != set(map(str, range(len(labels)))):
         return {}
     return {int(at): str(name) for at, name in labels.items()}
 

@@ -24,15 +24,25 @@ def open_folder(folder: Path, open_model: Callable[..., Any]) -> tuple[Any, Any]
     import torch
     from transformers import AutoTokenizer
 
+    check_model(folder)
     load_tokenizer: Any = AutoTokenizer.from_pretrained
     try:
         with progress_bars_disabled():
             tokenizer = load_tokenizer(folder, **_OFFLINE)
-            model = open_model(folder, dtype=torch.float32, **_OFFLINE)
+            model = open_model(folder, dtype=torch.float32, use_safetensors=True, **_OFFLINE)
     except Exception as error:
         reason = why_not_opened(folder, error)
         raise BackendError(f"the scorer cannot be opened: {reason}") from error
     return model.requires_grad_(False).eval(), tokenizer
+
+
+def check_model(folder: Path) -> None:
+    """Raise BackendError for a folder without a whole model."""
+    if not (folder / "config.json").is_file():
+        raise BackendError(
+            f"{folder} has no config.json: a scorer is a whole model, not a LoRA adapter; merge "
+            "the adapter into its model, or choose another one"
+        )
 
 
 def max_tokens(folder: Path, tokenizer: Any) -> int:

@@ -64,6 +64,14 @@ def gold_pairs(rows: Sequence[ClaimRow]) -> list[GoldPair]:
     return pairs
 
 
+def _spread(pairs: Sequence[GoldPair], limit: int) -> list[GoldPair]:
+    """Choose at most `limit` pairs: all pairs of claims at equal distances."""
+    step = max(-(-len(pairs) // limit), 1)
+    claims = list(dict.fromkeys(pair.claim for pair in pairs))
+    chosen = set(claims[::step])
+    return [pair for pair in pairs if pair.claim in chosen][:limit]
+
+
 async def calibrate(
     scorer: EntailmentScorer, rows: Sequence[ClaimRow], limit: int, name: str
 ) -> Calibration:
@@ -71,8 +79,7 @@ async def calibrate(
 
     Raises ConfigError if supporting evidence scores lower than other evidence.
     """
-    pairs = gold_pairs(rows)
-    pairs = pairs[:: -(-len(pairs) // limit)] if pairs else []
+    pairs = _spread(gold_pairs(rows), limit)
     for supports, kind in ((True, "supporting"), (False, "other")):
         claims = {pair.claim for pair in pairs if pair.supports == supports}
         if len(claims) < 2:

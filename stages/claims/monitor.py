@@ -21,6 +21,7 @@ from stages.evaluate.monitor import (
     MonitorConfig,
     Monitored,
     check_measures,
+    first_set,
     limited_measures,
     measured,
     monitor_steps,
@@ -39,7 +40,7 @@ class MonitorClaims(Stage):
     def run(
         self, session: TrainingSession, tokenizer: Tokenizer, held_out: HeldOutClaims
     ) -> Future[Monitored]:
-        name, rows = next(iter(held_out.sets.items()))
+        name, rows = first_set(held_out.sets)
         sample = HeldOutClaims({name: rows[: self.rows]})
 
         async def measure(sampler: Sampler) -> Mapping[str, Interval]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import structlog
 from pydantic import Field, PositiveInt
 
-from kitchen.errors import ConfigError, QualityError
+from kitchen.errors import ConfigError, DataError, QualityError
 from kitchen.ports import CheckpointStore, Future, Sampler, Tokenizer, TrainingSession, start
 from kitchen.progress import Progress
 from kitchen.stage import Stage
@@ -26,6 +26,7 @@ from stages.evaluate.graded_answers import ANSWER_MEASURES
 from stages.evaluate.targets import TargetResult, Targets
 from stages.train.session import retype_checkpoint
 
+R = TypeVar("R")
 log = structlog.get_logger("stages.evaluate")
 # measures that a held-out set may have, depending on evaluation.metric
 HELD_OUT_MEASURES = (
@@ -97,7 +98,7 @@ class MonitorHeldOut(Stage):
     def run(
         self, session: TrainingSession, tokenizer: Tokenizer, held_out: HeldOut
     ) -> Future[Monitored]:
-        name, rows = next(iter(held_out.sets.items()))
+        name, rows = first_set(held_out.sets)
         sample = HeldOut({name: rows[: self.rows]})
 
         async def measure(sampler: Sampler) -> Mapping[str, Interval]:
@@ -108,6 +109,17 @@ class MonitorHeldOut(Stage):
 
     def verify(self) -> None:
         check_measures(self.names, HELD_OUT_MEASURES)
+
+
+def first_set(sets: Mapping[str, tuple[R, ...]]) -> tuple[str, tuple[R, ...]]:
+    """Return the name and the rows of the first held-out set; raises DataError without rows."""
+    name, rows = next(iter(sets.items()), ("", ()))
+    if not rows:
+        raise DataError(
+            "the monitor needs held-out rows, and there are none: hold some out "
+            "(reading.held_out_rows, reading.test), or set monitor.every=0"
+        )
+    return name, rows
 
 
 async def measured(

@@ -15,6 +15,8 @@ from kitchen.recipe import Recipe
 from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
 from recipes.claim_extraction import ClaimExtraction
+from recipes.dpo import Dpo
+from recipes.kto import Kto
 from recipes.sl_basic import SlBasic
 from stages.evaluate.monitor import MonitorConfig, MonitorHeldOut
 from stages.evaluate.targets import Targets
@@ -119,6 +121,24 @@ def test_claims_are_monitored_by_their_own_measures() -> None:
     assert error == ""
     assert len(seen.series("monitor/schema")) == len(seen.series("monitor/citation_valid")) == 3
     assert seen.series("monitor/warnings")[0] == 1.0
+
+
+@pytest.mark.parametrize("recipe, dataset", [(Dpo, "pairs"), (Kto, "pairs")])
+def test_preferences_are_monitored_by_the_held_out_loss(recipe: type[Recipe], dataset: str) -> None:
+    settings: dict[str, Any] = {"reading": {"held_out_rows": 2}, "evaluation": {"metric": "loss"}}
+    seen, _, error = cook(
+        recipe(
+            model="tiny",
+            dataset=dataset,
+            batch_size=4,
+            max_steps=2,
+            eval_every=0,
+            monitor={"every": 2},
+            **settings,
+        )
+    )
+    assert error == ""
+    assert len(seen.series("monitor/loss")) == 1
 
 
 def test_limits_without_checks_and_unknown_measures_are_refused() -> None:

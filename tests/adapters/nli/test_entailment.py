@@ -81,6 +81,8 @@ def test_other_names_of_the_class_are_known(
         {"0": "positive", "1": "negative"},
         {"0": "entailment", "1": "supports"},
         {"0": "not_entailment", "1": "neutral"},
+        {"1": "entailment", "2": "neutral"},
+        {"entailment": "0"},
     ],
 )
 def test_classes_without_one_entailment_are_refused(
@@ -125,4 +127,17 @@ def test_damaged_weights_are_named(tmp_path: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:2000])
     with pytest.raises(BackendError, match=r"model\.safetensors is damaged"):
+        NliClassifier(str(folder))
+
+
+def test_a_folder_without_a_whole_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(BackendError, match=r"no config\.json: .*not a LoRA adapter"):
+        NliClassifier(str(tmp_path))
+
+
+def test_pickled_weights_are_not_opened(tmp_path: Path) -> None:
+    folder = tiny_bert(tmp_path / "m", labels=CLASSES)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(BackendError, match="cannot be opened"):
         NliClassifier(str(folder))
