@@ -323,6 +323,7 @@ class _Builder:
         tokens, temperature = evaluation.max_new_tokens, evaluation.temperature
         self._set("evaluation.max_tokens", tokens, self.pipeline, "evaluation.max_new_tokens")
         self._set("evaluation.temperature", temperature, self.pipeline, "evaluation.temperature")
+        self._set("evaluation.metrics", evaluation.metrics, self.pipeline, "evaluation.metrics")
 
     def _add_predictions(self, evaluation: EvaluationSection, setting: str) -> None:
         if evaluation.output_path is not None:

@@ -80,6 +80,7 @@ class EvaluationSection(_Section):
     max_samples: PositiveInt | None = None  # claims to evaluate; null for all
     max_new_tokens: PositiveInt = 512  # of an answer; a truncated one breaks the schema
     temperature: NonNegativeFloat = 0.0  # of sampling; 0 for greedy decoding
+    metrics: Texts = ()  # further metrics, such as ["bleu"], or MODULE:FUNCTION for your own
     output_path: Path | None = None  # JSONL file for prompts and answers
 
 

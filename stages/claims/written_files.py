@@ -7,6 +7,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,8 @@ class WritePredictions(Stage):
         except OSError as error:
             raise RunFailed(f"output_path: {path} cannot be written ({error.strerror})") from error
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # it is there only after a failure, which is raised
+                part.unlink(missing_ok=True)
         return Table("Predictions", ("answers", "file"), ((f"{len(rows):,}", self.path),))
 
 

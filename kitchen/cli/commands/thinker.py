@@ -21,9 +21,9 @@ from kitchen.config.pipeline import (
     PipelineRun,
     find_pipeline,
 )
-from kitchen.config.request import RunRequest
+from kitchen.config.request import RunRequest, resolve_request
 from kitchen.config.yaml import yaml_value
-from kitchen.errors import BackendError, ConfigError
+from kitchen.errors import BackendError, ConfigError, KitchenError
 from kitchen.secrets import printable
 from kitchen.types import Table
 
@@ -94,13 +94,14 @@ def _device_names() -> Sequence[Any]:
 def show_info(options: ThinkerOptions, pipeline: PipelineOptions) -> int:
     """Print the resolved configuration of a pipeline: backend, model, paths and settings."""
     prepared = find_pipeline().prepare("info", options.config, pipeline)
+    not_honoured = _not_honoured(prepared, options)
     settings = {".".join(item.keys): item.value for item in prepared.settings}
     files = {name: str(path) for name, path in prepared.files.items()}
     paths = {key: str(path) for key, path in prepared.paths.items()}
     if options.json:
         shown = {"backend": prepared.backend, "adapters": prepared.adapters, "files": files}
         shown |= {"recipe": prepared.recipe, "adapter_settings": prepared.adapter_settings}
-        shown |= {"paths": paths, "settings": settings, "features": prepared.features}
+        shown |= {"paths": paths, "settings": settings, "not_honoured": not_honoured}
         print(as_json(shown))
         return 0
     out = console()
@@ -115,9 +116,17 @@ def show_info(options: ThinkerOptions, pipeline: PipelineOptions) -> int:
         (".".join(item.keys), yaml_value(item.value), item.source) for item in prepared.settings
     ]
     out.print(table(Table("Settings", ("setting", "value", "from"), tuple(rows))))
-    for feature in prepared.features:
-        out.print(f"not honoured by every backend: {feature}", style="yellow", soft_wrap=True)
+    for setting in not_honoured:
+        out.print(f"not honoured: {setting} (backend {prepared.backend})", style="yellow")
     return 0
+
+
+def _not_honoured(prepared: PipelineRun, options: ThinkerOptions) -> Sequence[str]:
+    """Return the settings that the backend lacks, by the plan of the run if there is one."""
+    adapters = _adapters(prepared, options)
+    request = RunRequest(prepared.recipe, (), None, adapters, implied=prepared.settings)
+    plan = resolve_request(request).plan
+    return prepared.features if plan is None else plan.not_honoured
 
 
 def _presence(path: Path) -> str:
@@ -155,6 +164,8 @@ class _PipelineReporter:
                 print(f"[thinker] error: {self._placed(reason, stage)}", file=sys.stderr)
         for hint in hints:
             print(f"  {printable(hint)}", file=sys.stderr)
+        if not debug and not isinstance(error, (KitchenError, OSError, KeyboardInterrupt)):
+            print("  to see the traceback, run the command again with --debug", file=sys.stderr)
 
     def _placed(self, reason: str, stage: str) -> str:
         """Return a reason that begins with the part of the pipeline that failed."""

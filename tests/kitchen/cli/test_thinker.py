@@ -282,7 +282,9 @@ def test_info_shows_what_would_run() -> None:
     shown = json.loads(thinker("info", "--json").stdout)
     assert (shown["backend"], shown["settings"]["model"]) == ("fake", "tiny")
     assert shown["paths"]["data.train_file"] == str(Path.cwd() / "data/train.jsonl")
+    assert shown["not_honoured"] == ["lora_alpha"]
     text = thinker("info").stdout
+    assert "not honoured: lora_alpha (backend fake)" in text
     assert "pipeline.yaml:2" in text
     assert not Path("runs").exists()
 
@@ -361,3 +363,18 @@ def test_the_antagonist_reads_the_answers_of_an_evaluation() -> None:
     assert "[thinker] error: antagonist: predictions.jsonl:1: held_out has no claim '77'" in (
         wrong.stderr
     )
+
+
+def test_a_failed_run_is_resumed_after_its_export(folder: Path) -> None:
+    change(PIPELINE_FILE, "predictions.jsonl", "out/predictions.jsonl")
+    (folder / "out").write_text("in the way")
+    failed = thinker("run", "--skip-validation", "--name", "first")
+    assert failed.exit_code == 1
+    assert "[thinker] error: evaluation: output_path: " in failed.stderr
+    assert "kitchen resume first" in failed.stderr
+    assert (manifest("first")["status"], manifest("first")["exit_status"]) == ("failed", 1)
+    (folder / "out").unlink()
+    output(0, "resume", "first")
+    assert len(lines("out/predictions.jsonl")) == 3
+    assert exported_run(folder / "checkpoints/claims") == "first"
+    assert json.loads(thinker("manifest", "first").stdout)["status"] == "completed"
