@@ -32,6 +32,8 @@ _BLOCK = 1 << 20  # bytes of problems that are written at once
 
 
 def _absolute(path: str) -> str:
+    if not path.strip() or "\0" in path:
+        raise ValueError(f"{path!r} is no path of a file or folder")
     return os.path.abspath(os.path.expanduser(path))
 
 

@@ -85,6 +85,14 @@ class WritePredictions(Stage):
 
     path: str
 
+    def verify(self) -> None:
+        path = Path(self.path)
+        if path.is_dir():
+            raise ConfigError(f"predictions: {path} is a folder; give the path of a file")
+        above = next(folder for folder in path.parents if folder.exists())
+        if not above.is_dir():
+            raise ConfigError(f"predictions: {above} is a file, so {path} cannot be in it")
+
     def run(self, evaluation: ClaimEvaluation, held_out: HeldOutClaims) -> Table:
         rows = list(_predictions(evaluation, held_out))
         path = Path(self.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from tempfile import gettempdir
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -41,6 +42,11 @@ TEXTS: Mapping[str, Sequence[str]] = {
     "reward": REWARDS,
     "extract": PATTERNS,
     "template": ("missing.jinja",),
+}
+# files and folders that a run writes, never in the current folder
+WRITTEN = {
+    "checkpoint_dir": (f"{gettempdir()}/kitchen-drawn/adapter", "", "\0"),
+    "predictions": (f"{gettempdir()}/kitchen-drawn/answers.jsonl", gettempdir(), " "),
 }
 ANY_TEXTS = ("", " ", "a", "é\n", "None", "{{", "0")
 NUMBERS = (0, 1, 2, 3, 5, -1)
@@ -148,5 +154,7 @@ def _scalars(name: str, kind: Any) -> st.SearchStrategy[Any]:
 
 
 def _texts(name: str) -> st.SearchStrategy[str]:
+    if name in WRITTEN:
+        return st.sampled_from(WRITTEN[name])
     known = TEXTS.get(name, ())
     return st.sampled_from((*known, *known, *ANY_TEXTS))

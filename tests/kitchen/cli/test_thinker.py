@@ -366,15 +366,25 @@ def test_the_antagonist_reads_the_answers_of_an_evaluation() -> None:
 
 
 def test_a_failed_run_is_resumed_after_its_export(folder: Path) -> None:
-    change(PIPELINE_FILE, "predictions.jsonl", "out/predictions.jsonl")
-    (folder / "out").write_text("in the way")
+    change(PIPELINE_FILE, "  output_path", "  metrics: [file_metric:score]\n  output_path")
+    (folder / "file_metric.py").write_text(
+        "def score(text, right):\n    return float(open('score.txt').read())\n"
+    )
     failed = thinker("run", "--skip-validation", "--name", "first")
-    assert failed.exit_code == 1
-    assert "[thinker] error: evaluation: output_path: " in failed.stderr
+    assert failed.exit_code == 1, failed.output
+    assert "[thinker] error: evaluation: " in failed.stderr
+    assert "score.txt" in failed.stderr
     assert "kitchen resume first" in failed.stderr
     assert (manifest("first")["status"], manifest("first")["exit_status"]) == ("failed", 1)
-    (folder / "out").unlink()
-    output(0, "resume", "first")
-    assert len(lines("out/predictions.jsonl")) == 3
+    (folder / "score.txt").write_text("0.5")
+    output(0, "resume", "first", "--trust")
+    assert lines("predictions.jsonl")[0]["scores"]["score"] == 0.5
     assert exported_run(folder / "checkpoints/claims") == "first"
     assert json.loads(thinker("manifest", "first").stdout)["status"] == "completed"
+
+
+def test_predictions_that_cannot_be_written_are_refused(folder: Path) -> None:
+    change(PIPELINE_FILE, "predictions.jsonl", "pipeline.yaml/predictions.jsonl")
+    result = thinker("run", "--skip-validation")
+    assert result.exit_code == 2
+    assert f"{folder}/pipeline.yaml is a file, so" in result.stderr
