@@ -15,6 +15,10 @@ _ANSWER_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | 
 _TAG = re.compile(r"</?(?:[a-zA-Z][\w-]+|[bipqsu])(?:\s+[\w-]+=[^<>]*)?\s*/?>")
 _CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's: <<3*4=12>>
 _EMPHASIS = re.compile(r"(?<![\w*\\])(\*{1,3}|__)(?=[^\s*])(.+?)(?<=[^\s*])\1(?![\w*])")
+# as in "the answer is not 7, but 9"
+_DENIED_ANSWER = re.compile(
+    r"(?i)\banswer\s*(?:is|:|=)?\s*(?::\s*)?(?:not|isn['’]t)\s+(?:\$[^$]*\$|\S+)"
+)
 _ANSWER_IS = re.compile(r"(?i)\banswer\s*(?:is|:|=|：)(?:\s*:)?\s*([^\n]+)")
 _LATEX_MATH = re.compile(r"\$|\\\(|\\\[")
 _WORDS_IN_LATEX = re.compile(
@@ -129,7 +133,11 @@ def _end_of_argument(text: str, start: int) -> int | None:
 
 
 def normalise(text: str) -> str:
-    """Return a text with Unicode's signs, digits and powers as ASCII or LaTeX, without markup."""
+    """Return a text with Unicode's signs, digits and powers as ASCII or LaTeX, without markup.
+
+    An answer that it denies, as in "the answer is not 7, but 9", is left out.
+    """
+    text = _DENIED_ANSWER.sub(" ", text)
     text = _SUPERSCRIPTS.sub(_as_power, text.translate(_TABLE))
     text = "".join(map(_ascii, text))
     text = _POWER.sub(r"^{\1}", _SCRIPT_EDGE.sub(" ", text))

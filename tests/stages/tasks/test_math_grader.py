@@ -179,6 +179,10 @@ REFUSED = (
 NUMBERS = (
     ("<answer>15</answer>", "15", 1),
     ("Answer:15", "15", 1),
+    ("The answer is not 15, but 16.", "15", 0),
+    ("The answer isn't 14. It is 15.", "15", 1),
+    ("The final answer is not $15$", "15", 0),
+    ("Answer: 15, not 14", "15", 1),
     ('"15"', "15", 1),
     ("'15'", "15", 1),
     ("(15)", "15", 1),
