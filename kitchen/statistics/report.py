@@ -21,8 +21,10 @@ class ComparedItems:
     paired: bool
     only_first: int  # items that only the first has
     only_second: int
-    failed_first: int  # items without a score
+    failed_first: int
     failed_second: int
+    unscored_first: int  # items that did not fail, and for which the measure is not defined
+    unscored_second: int
 
 
 @dataclass(frozen=True)

@@ -363,11 +363,12 @@ class _Family:
     def _item_counts(self, first: str, second: str) -> ComparedItems:
         recorded = [set(scores.rows) for scores in chain.from_iterable(self.scored.values())]
         everywhere = set.intersection(*recorded)
-        only, failed = [], []
+        only, failed, unscored = [], [], []
         for name in (first, second):
             own = set(chain.from_iterable(scores.rows for scores in self.scored[name]))
             only.append(0 if self.options.unpaired else len(own - everywhere))
             failed.append(sum(scores.failed for scores in self.scored[name]))
+            unscored.append(sum(scores.unscored for scores in self.scored[name]))
         compared = [len(self.items[name]) for name in (first, second)]
         return ComparedItems(
             first=compared[0],
@@ -377,6 +378,8 @@ class _Family:
             only_second=only[1],
             failed_first=failed[0],
             failed_second=failed[1],
+            unscored_first=unscored[0],
+            unscored_second=unscored[1],
         )
 
     def _seed_means(self, name: str) -> tuple[float, ...]:

@@ -30,7 +30,8 @@ class Scored:
 
     values: Mapping[str, float]  # the mean over tries; the numerator of a ratio
     sizes: Mapping[str, float] | None  # the denominator of a ratio, such as tokens
-    failed: int  # items without a score
+    failed: int  # items that failed
+    unscored: int  # items that did not fail, and for which this measure is not defined
     rows: Mapping[str, Row]  # the first row of each item in samples.jsonl
 
 
@@ -136,7 +137,7 @@ def _mean(rows: Sequence[Row], name: str) -> Scored:
         score = row["scores"].get(name)
         tries.setdefault(row["item"], []).extend([] if _missing(score) else [float(score)])
     values = {item: sum(scores) / len(scores) for item, scores in tries.items() if scores}
-    return Scored(values, None, len(tries) - len(values), _first_rows(rows))
+    return Scored(values, None, *_without_score(rows, values, (name,)), _first_rows(rows))
 
 
 def _ratio(rows: Sequence[Row], numerator: str, factor: float, denominator: str) -> Scored:
@@ -151,7 +152,25 @@ def _ratio(rows: Sequence[Row], numerator: str, factor: float, denominator: str)
         if not _missing(part) and not _missing(size):
             values[item] = values.get(item, 0.0) + factor * part
             sizes[item] = sizes.get(item, 0.0) + size
-    return Scored(values, sizes, len(items) - len(values), _first_rows(rows))
+    of_items = [row for row in rows if row["item"] in items]
+    without = _without_score(of_items, values, (numerator, denominator))
+    return Scored(values, sizes, *without, _first_rows(rows))
+
+
+def _without_score(
+    rows: Sequence[Row], values: Mapping[str, float], names: Sequence[str]
+) -> tuple[int, int]:
+    """Count the items without a value that failed, and those for which there is no such score.
+
+    A score that is null or not finite is that of an item that failed.
+    """
+    others = {row["item"] for row in rows} - values.keys()
+    failed = {row["item"] for row in rows if row.get("failed") or _is_broken(row, names)} & others
+    return len(failed), len(others) - len(failed)
+
+
+def _is_broken(row: Row, names: Sequence[str]) -> bool:
+    return any(name in row["scores"] and _missing(row["scores"][name]) for name in names)
 
 
 def _missing(score: float | None) -> bool:

@@ -126,6 +126,8 @@ def _items(pair: ComparedPair) -> str:
         f"only in {pair.second}": items.only_second,
         f"failed in {pair.first}": items.failed_first,
         f"failed in {pair.second}": items.failed_second,
+        f"without this measure in {pair.first}": items.unscored_first,
+        f"without this measure in {pair.second}": items.unscored_second,
     }
     parts += [f"{number} {text}" for text, number in counts.items() if number]
     return ", ".join(parts)
