@@ -43,5 +43,5 @@ class ClaimEvaluation(Recipe):
             claims.EvaluateClaimWeights(self.weights, self.evaluation, self.rendering, self.seed),
             claims.ReportClaims(),
             *claims.write_predictions(self.predictions),
-            *claims.quality_stages(self.scorers, self.antagonist, self.targets),
+            *claims.quality_stages(self.scorers, self.antagonist, self.targets, self.evaluation),
         )

@@ -35,6 +35,7 @@ class ClaimExtraction(EpochSettings):
         epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps).using(claims.CLAIMS)
         batches = claims.ShuffledClaims(self.batch_size, self.seed)
         examined = self.evaluation, self.rendering, self.seed
+        judged = self.scorers, self.antagonist, self.targets, self.evaluation
         return sequence(
             *claims.gate_stages(self.gate),
             claims.LoadClaims(self.dataset, self.reading, self.seed, None, *sources),
@@ -60,6 +61,6 @@ class ClaimExtraction(EpochSettings):
                 self.output,
                 claims.EvaluateClaims(*examined),
                 claims.ReportClaims(),
-                *claims.quality_stages(self.scorers, self.antagonist, self.targets),
+                *claims.quality_stages(*judged),
             ),
         )

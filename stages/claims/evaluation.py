@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from kitchen.artifacts.weights import find_weights
+from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval, paired_interval
@@ -46,6 +47,20 @@ class ClaimEvalConfig:
 
     def __post_init__(self) -> None:
         check_tries(self.tries, self.temperature)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of the measures of an answer; raises ConfigError for an unknown metric."""
+        sampled = (SAMPLED_VALID,) if self.draws else ()
+        return (*MEASURES, *sampled, *find_metrics(self.metrics))
+
+    def check_sampled(self, setting: str, names: Iterable[str]) -> None:
+        """Raise ConfigError if a bound needs answers at temperature 1, and none are drawn."""
+        if SAMPLED_VALID in names and not self.draws:
+            raise ConfigError(
+                f"{setting}: {SAMPLED_VALID} is not measured with evaluation.draws=0: set "
+                "evaluation.draws above 0, or leave the bound out"
+            )
 
 
 @dataclass(frozen=True)
@@ -279,7 +294,8 @@ class ReportClaims(Stage):
             truncated = sum(answer.truncated for answer in answers)
             metrics[f"{name}/truncated"] = float(truncated)
             shown = f"{truncated} of {len(answers)} answers"
-            rows.append((name, str(len(answers)), "truncated", shown, "cut off at max_tokens"))
+            claims = str(len({answer.row for answer in answers}))
+            rows.append((name, claims, "truncated", shown, "cut off at max_tokens"))
         columns = ("set", "claims", "measure", "value", "meaning")
         return metrics, Table("Claims, 95 % intervals", columns, tuple(rows))
 

@@ -9,14 +9,8 @@ from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval
 from kitchen.workflow import Step
 from stages.chat.render import RenderDataset
-from stages.claims.evaluation import (
-    SAMPLED_VALID,
-    ClaimEvalConfig,
-    evaluate_claims,
-    scores_by_measure,
-)
+from stages.claims.evaluation import ClaimEvalConfig, evaluate_claims, scores_by_measure
 from stages.claims.loading import HeldOutClaims
-from stages.claims.measures import MEASURES
 from stages.evaluate.monitor import (
     MonitorConfig,
     Monitored,
@@ -53,7 +47,8 @@ class MonitorClaims(Stage):
         return start(measured(session.snapshot(), measure))
 
     def verify(self) -> None:
-        check_measures(self.names, (*MEASURES, SAMPLED_VALID, *self.config.metrics))
+        self.config.check_sampled("monitor", self.names)
+        check_measures(self.names, self.config.measures)
 
 
 def monitor_claims(

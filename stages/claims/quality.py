@@ -10,9 +10,8 @@ from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval
 from kitchen.types import Metrics, Table
 from stages.claims.antagonist import AntagonistConfig, AntagonistReport, FlagAnswers
-from stages.claims.evaluation import SAMPLED_VALID, ClaimEvaluation, scores_by_measure
+from stages.claims.evaluation import ClaimEvalConfig, ClaimEvaluation, scores_by_measure
 from stages.claims.loading import TrainClaims
-from stages.claims.measures import MEASURES
 from stages.claims.open_scorers import ScorerConfig
 from stages.claims.semantics import SEMANTIC_MEASURES, ScoreSemantics, SemanticScores
 from stages.evaluate.epoch_losses import EpochLosses
@@ -95,7 +94,7 @@ class CheckTargets(Stage):
     """
 
     targets: ClaimTargets
-    metrics: tuple[str, ...] = ()  # further metrics of the evaluation
+    evaluation: ClaimEvalConfig = ClaimEvalConfig()  # its metrics and draws can have targets
 
     def run(
         self,
@@ -122,15 +121,19 @@ class CheckTargets(Stage):
         return metrics, target_table(results)
 
     def verify(self) -> None:
-        known = (*MEASURES, SAMPLED_VALID, *SEMANTIC_MEASURES, *OTHER_MEASURES, *self.metrics)
+        self.evaluation.check_sampled("targets", self.targets.names)
+        known = (*self.evaluation.measures, *SEMANTIC_MEASURES, *OTHER_MEASURES)
         self.targets.check_names("targets", known)
 
 
 def quality_stages(
-    scorers: ScorerConfig, antagonist: AntagonistConfig, targets: ClaimTargets
+    scorers: ScorerConfig,
+    antagonist: AntagonistConfig,
+    targets: ClaimTargets,
+    evaluation: ClaimEvalConfig,
 ) -> tuple[Stage, ...]:
     """Return the stages behind an evaluation: scores of meaning, flags and targets."""
-    return ScoreSemantics(scorers), FlagAnswers(antagonist), CheckTargets(targets)
+    return ScoreSemantics(scorers), FlagAnswers(antagonist), CheckTargets(targets, evaluation)
 
 
 def measures_of_set(

@@ -34,6 +34,11 @@ class ClaimRow:
         messages = (Message("user", self.prompt), Message("assistant", self.answer.text()))
         return Conversation(messages, self.where, single_turn=True, prompt_length=1)
 
+    @property
+    def content(self) -> str:
+        """The prompt and the right answer as text, the same wherever the data is stored."""
+        return "\n".join([self.prompt, self.answer.text() if self.answer is not None else ""])
+
     def question(self) -> Conversation:
         """Return the row as a prompt and its answer, which is empty where the data has none."""
         return replace(self, answer=self.answer or ClaimAnswer()).conversation()
@@ -57,13 +62,14 @@ def scifact_row(
 def row_of_texts(prompt: str, completion: str, id: str, where: str) -> ClaimRow:
     """Build the row of a prompt and a completion whose documents are headed by `Document ID`.
 
-    Raises DataError for a completion that does not follow the schema.
+    A prompt without such a line has no documents. Raises DataError for a completion that does not
+    follow the schema.
     """
     answer = parse_answer(completion)
     if answer.problems:
         raise DataError(f"{where}: completion: {'; '.join(answer.problems)}")
     heads = list(_DOCUMENT.finditer(prompt))
-    ends = [*(head.start() for head in heads[1:]), len(prompt)]
+    ends = [*(head.start() for head in heads), len(prompt)][1:]
     documents = {
         head["id"]: prompt[head.end() : end].strip() for head, end in zip(heads, ends, strict=True)
     }

@@ -204,8 +204,8 @@ def _collated(group: Sequence[ClaimDatum]) -> ClaimBatch:
 class ForwardBackwardClaims(Stage):
     """Submit a batch for the gradients of the cross-entropy and of the citation penalty.
 
-    The wrong citations are drawn from the seed, the step and the row, so that a resumed run draws
-    the same ones.
+    The wrong citations are drawn from the seed, the step and the content of the row, so that a
+    resumed run draws the same ones, and so does a run on a copy of the data.
     """
 
     penalty: CitationPenalty
@@ -243,7 +243,7 @@ class ForwardBackwardClaims(Stage):
             return []
         found: list[tuple[Datum, ...]] = []
         for row in batch.rows:
-            rng = random.Random(f"{self.seed} {progress.step} {row.where}")
+            rng = random.Random(f"{self.seed} {progress.step} {row.content}")
             wrong = wrong_citation(row, claims.documents, rng)
             if wrong is None or len(found) == self.penalty.rows:
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import structlog
@@ -28,12 +29,11 @@ from stages.train.session import retype_checkpoint
 
 R = TypeVar("R")
 log = structlog.get_logger("stages.evaluate")
-# measures that a held-out set may have, depending on evaluation.metric
-HELD_OUT_MEASURES = (
-    *ANSWER_MEASURES,
-    *(key for _, key in CHOICE_MEASURES),
-    "loss",
-    "bits_per_byte",
+_CHOICES = tuple(key for _, key in CHOICE_MEASURES)
+_LOSSES = ("loss", "bits_per_byte")
+# measures that a held-out set may have, by evaluation.metric; with another one, those of answers
+HELD_OUT_MEASURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"auto": (*ANSWER_MEASURES, *_LOSSES), "choice": _CHOICES, "loss": _LOSSES}
 )
 
 
@@ -108,7 +108,14 @@ class MonitorHeldOut(Stage):
         return start(measured(session.snapshot(), measure))
 
     def verify(self) -> None:
-        check_measures(self.names, HELD_OUT_MEASURES)
+        metric = self.config.metric
+        check_measures(self.names, (*ANSWER_MEASURES, *_CHOICES, *_LOSSES))
+        given = HELD_OUT_MEASURES.get(metric, tuple(ANSWER_MEASURES))
+        if missing := [name for name in self.names if name not in given]:
+            raise ConfigError(
+                f"monitor: {missing[0]} is not measured with evaluation.metric={metric}, which "
+                f"measures {' and '.join(given)}: set another metric, or leave the limit out"
+            )
 
 
 def first_set(sets: Mapping[str, tuple[R, ...]]) -> tuple[str, tuple[R, ...]]:
@@ -154,7 +161,8 @@ class ActOnMonitor(Stage):
     """Warn about measures beyond their limits, or stop the run.
 
     The run stops only if the whole interval is beyond the limit, so that chance alone rarely does
-    it; a value beyond it is a warning. The weights of a check that does not stop are deleted.
+    it; a value beyond it is a warning, and so is a limit of a measure that has no value. A measure
+    beyond both of its limits is one warning. The weights of a check that does not stop are deleted.
     Raises QualityError, exit code 5.
     """
 
@@ -167,14 +175,15 @@ class ActOnMonitor(Stage):
         checkpoints: CheckpointStore | None = None,
     ) -> Metrics:
         stopping = self.config.stop.check(monitored.measures)
-        broken = [limit for limit in stopping if limit.verdict in ("not met", "not measured")]
+        broken = [limit for limit in stopping if limit.verdict == "not met"]
         if broken:
             raise QualityError(
                 f"stopped by the monitor after step {weights.step}: {_shown(broken)}; the weights "
                 f"are kept as {weights.path}"
             )
         warned = (*self.config.warn.check(monitored.measures), *stopping)
-        beyond = [limit for limit in warned if not limit.estimate_meets]
+        by_side = {(each.measure, each.side): each for each in warned if not each.estimate_meets}
+        beyond = list(by_side.values())
         if beyond:
             log.warning(f"monitor, after step {weights.step}: {_shown(beyond)}")
         if checkpoints is not None:
@@ -201,11 +210,7 @@ def monitor_steps(config: MonitorConfig, measure: Stage) -> tuple[Step, ...]:
 
 def limited_measures(config: MonitorConfig) -> tuple[str, ...]:
     """Return the names of the measures that have limits."""
-    limits = (config.warn, config.stop)
-    names: dict[str, None] = {}
-    for limit in limits:
-        names |= dict.fromkeys((*limit.at_least, *limit.at_most))
-    return tuple(names)
+    return tuple(dict.fromkeys((*config.warn.names, *config.stop.names)))
 
 
 def monitor_held_out(

@@ -29,9 +29,14 @@ class Targets:
                     f"{self.at_most[measure]:g}, which no value is: change one of the targets"
                 )
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the measures that have targets."""
+        return tuple(dict.fromkeys((*self.at_least, *self.at_most)))
+
     def check_names(self, setting: str, known: Sequence[str]) -> None:
         """Raise ConfigError for a measure that is not known; `setting` names the targets."""
-        for measure in (*self.at_least, *self.at_most):
+        for measure in self.names:
             if measure not in known:
                 raise ConfigError(
                     f"{setting}: there is no measure {measure!r}; {did_you_mean(measure, known)}"

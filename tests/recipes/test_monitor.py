@@ -14,11 +14,21 @@ from kitchen.errors import ConfigError, QualityError
 from kitchen.recipe import Recipe
 from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
+from kitchen.statistics.intervals import Interval
 from recipes.claim_extraction import ClaimExtraction
 from recipes.dpo import Dpo
 from recipes.kto import Kto
 from recipes.sl_basic import SlBasic
-from stages.evaluate.monitor import MonitorConfig, MonitorHeldOut
+from stages.claims.evaluation import ClaimEvalConfig
+from stages.claims.monitor import MonitorClaims
+from stages.evaluate.evaluation import EvalConfig
+from stages.evaluate.monitor import (
+    ActOnMonitor,
+    MonitorConfig,
+    Monitored,
+    MonitoredWeights,
+    MonitorHeldOut,
+)
 from stages.evaluate.targets import Targets
 from tests.support.claims import CLAIM_SPLITS
 from tests.support.killed_runs import DATA, order_of
@@ -109,6 +119,27 @@ def test_an_interval_across_its_limit_only_warns() -> None:
     assert seen.series("monitor/warnings") == [1.0]
 
 
+def monitor(**limits: Any) -> MonitorConfig:
+    return MonitorConfig(1, **{name: Targets({"loss": bound}) for name, bound in limits.items()})
+
+
+@pytest.mark.parametrize(
+    "limits, measures, warnings",
+    [
+        ({"stop": 0.5}, {}, 1),
+        ({"warn": 0.9, "stop": 0.5}, {"loss": Interval(0.4, 0.1, 0.7, 0.95, "t", 9)}, 1),
+        ({"warn": 0.9, "stop": 0.5}, {"loss": Interval(0.6, 0.1, 0.7, 0.95, "t", 9)}, 1),
+        ({"warn": 0.9, "stop": 0.5}, {"loss": Interval(0.9, 0.1, 0.9, 0.95, "t", 9)}, 0),
+    ],
+)
+def test_a_measure_beyond_its_limits_or_missing_is_one_warning(
+    limits: dict[str, float], measures: dict[str, Interval], warnings: int
+) -> None:
+    act = ActOnMonitor(monitor(**limits))
+    weights = MonitoredWeights("run/weights/monitor-000001", 1)
+    assert act.run(Monitored(measures), weights)["monitor/warnings"] == warnings
+
+
 def test_claims_are_monitored_by_their_own_measures() -> None:
     recipe = ClaimExtraction(
         model="tiny",
@@ -148,3 +179,23 @@ def test_limits_without_checks_and_unknown_measures_are_refused() -> None:
     stage = MonitorHeldOut(recipe.evaluation, recipe.rendering, 32, ("exact_mach",))
     with pytest.raises(ConfigError, match="did you mean 'exact_match'"):
         stage.verify()
+
+
+@pytest.mark.parametrize(
+    "metric, name", [("loss", "exact_match"), ("text", "loss"), ("choice", "loss"), ("auto", "acc")]
+)
+def test_limits_that_can_never_be_measured_are_refused(metric: Any, name: str) -> None:
+    stage = MonitorHeldOut(EvalConfig(metric=metric), SlBasic().rendering, 32, (name,))
+    with pytest.raises(ConfigError, match=f"{name} is not measured with evaluation.metric="):
+        stage.verify()
+
+
+def test_limits_of_claims_know_own_metrics_and_draws() -> None:
+    own = ClaimEvalConfig(metrics=("tests.stages.claims.test_evaluation:same_words",), draws=1)
+    names = ("same_words", "citation_valid_sampled", "schema")
+    rendering = SlBasic().rendering
+    MonitorClaims(own, rendering, names=names).verify()
+    with pytest.raises(ConfigError, match="there is no measure 'same_words'"):
+        MonitorClaims(ClaimEvalConfig(), rendering, names=names[:1]).verify()
+    with pytest.raises(ConfigError, match=r"with evaluation\.draws=0"):
+        MonitorClaims(ClaimEvalConfig(), rendering, names=names[1:]).verify()

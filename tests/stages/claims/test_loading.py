@@ -11,6 +11,7 @@ from adapters.local.datasets import LocalDatasets
 from kitchen.errors import DataError
 from kitchen.ports import Row
 from stages.claims.loading import LoadClaims, LoadHeldOutClaims
+from stages.claims.rows import row_of_texts
 from stages.data.splits import DataConfig
 from tests.support.claims import CLAIM_SPLITS, CLAIMS, CORPUS
 
@@ -47,6 +48,11 @@ def test_rows_of_prompt_and_completion_need_no_corpus() -> None:
     assert [row.id for row in train.rows] == ["fake:texts:train:0"]
     assert dict(train.rows[0].documents) == {"7": "It is a."}
     assert held_out.sets["dev"][0].answer == train.rows[0].answer
+
+
+def test_a_prompt_without_documents_is_a_row() -> None:
+    row = row_of_texts("hyp", "CLAIM[c1]: x", "1", "x:1")
+    assert (row.prompt, dict(row.documents)) == ("hyp", {})
 
 
 def test_prompts_may_leave_the_hypothesis_out() -> None:

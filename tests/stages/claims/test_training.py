@@ -119,6 +119,19 @@ def test_negatives_depend_on_seed_step_and_row_only() -> None:
     assert len({tuple(texts(seed, step)) for seed in (1, 2) for step in (0, 1, 2)}) == 6
 
 
+def test_negatives_are_the_same_wherever_the_data_is_stored() -> None:
+    def texts(folder: str) -> list[str]:
+        data = rendered(ByteTokenizer())
+        batch = whole_batch(data)
+        moved = tuple(replace(row, where=f"{folder}/{row.where}") for row in batch.rows)
+        stage = ForwardBackwardClaims(CitationPenalty(), RENDER)
+        batch = replace(batch, rows=moved)
+        drawn = stage.negatives(batch, data, ByteTokenizer(), Progress(0))
+        return [ByteTokenizer().decode(datum.targets) for datum in drawn]
+
+    assert texts("/a") == texts("b/../c")
+
+
 @pytest.mark.parametrize(("rows", "count"), [(None, 5), (2, 2)])
 def test_the_penalty_is_a_mean_over_the_rows_with_citations(rows: int | None, count: int) -> None:
     data = drawn(0, 0, CitationPenalty(weight=3.0, rows=rows))
