@@ -59,8 +59,7 @@ class ClaimExtraction(EpochSettings):
             train.SaveFinal(),
             *claims.output_stages(
                 self.output,
-                claims.EvaluateClaims(*examined),
-                claims.ReportClaims(),
-                *claims.quality_stages(*judged),
+                (claims.EvaluateClaims(*examined), claims.ReportClaims()),
+                claims.quality_stages(*judged),
             ),
         )

@@ -26,7 +26,14 @@ from stages.claims.measures import score_answer
 from stages.claims.monitor import MonitorClaims, monitor_claims
 from stages.claims.open_scorers import OpenScorers, ScorerConfig, Scorers
 from stages.claims.pipeline import ClaimPipeline
-from stages.claims.quality import AnswerTargets, CheckTargets, ClaimTargets, quality_stages
+from stages.claims.quality import (
+    AnswerTargets,
+    CheckedTargets,
+    CheckTargets,
+    ClaimTargets,
+    RequireTargets,
+    quality_stages,
+)
 from stages.claims.rows import ClaimRow, row_of_texts, scifact_row
 from stages.claims.scifact import Document, EvidenceSet, ScifactClaim, read_claims, read_corpus
 from stages.claims.semantics import ScoreSemantics, SemanticScores
@@ -62,6 +69,7 @@ __all__ = [
     "CalibrateEntailment",
     "Calibration",
     "CheckTargets",
+    "CheckedTargets",
     "CitationPenalty",
     "Claim",
     "ClaimAnswer",
@@ -93,6 +101,7 @@ __all__ = [
     "ReportClaimStep",
     "ReportClaims",
     "RequestFeatures",
+    "RequireTargets",
     "RunTestSuite",
     "SchemaConfig",
     "SchemaField",

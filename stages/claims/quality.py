@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval
-from kitchen.types import Metrics, Table
+from kitchen.types import Metrics, Result, Table
 from stages.claims.antagonist import AntagonistConfig, AntagonistReport, FlagAnswers
 from stages.claims.evaluation import ClaimEvalConfig, ClaimEvaluation, scores_by_measure
 from stages.claims.loading import TrainClaims
@@ -17,6 +17,7 @@ from stages.claims.semantics import SEMANTIC_MEASURES, ScoreSemantics, SemanticS
 from stages.evaluate.epoch_losses import EpochLosses
 from stages.evaluate.exports import SavedExports
 from stages.evaluate.targets import (
+    TargetResult,
     Targets,
     exact,
     require_met,
@@ -86,6 +87,13 @@ class AnswerTargets(ClaimTargets):
     at_most: Mapping[str, float] = field(default_factory=lambda: _of_answers(AT_MOST))
 
 
+@dataclass(frozen=True)
+class CheckedTargets(Result):
+    """Targets beside their values, by held-out set."""
+
+    sets: Mapping[str, tuple[TargetResult, ...]]
+
+
 class CheckTargets(Stage):
     """Compare the measures of each held-out set, and of training, with the targets.
 
@@ -104,7 +112,7 @@ class CheckTargets(Stage):
         train: TrainClaims | None = None,
         losses: EpochLosses | None = None,
         exports: SavedExports | None = None,
-    ) -> tuple[Metrics, Table]:
+    ) -> tuple[CheckedTargets, Metrics, Table]:
         of_training = training_measures(train, losses, exports)
         results = {}
         for name in evaluation.sets:
@@ -115,15 +123,23 @@ class CheckTargets(Stage):
             for verdict in ("met", "cannot tell"):
                 count = sum(each.verdict == verdict for each in found)
                 metrics[f"{name}/targets_{verdict.replace(' ', '_')}"] = float(count)
-        if self.targets.required:
-            for name, found in list(results.items())[:1]:
-                require_met(found, f"{name}: {summarise(found)}")
-        return metrics, target_table(results)
+        return CheckedTargets(results), metrics, target_table(results)
 
     def verify(self) -> None:
         self.evaluation.check_sampled("targets", self.targets.names)
         known = (*self.evaluation.measures, *SEMANTIC_MEASURES, *OTHER_MEASURES)
         self.targets.check_names("targets", known)
+
+
+class RequireTargets(Stage):
+    """End the run with exit code 5 if a target is not met on the first held-out set.
+
+    A stage of its own, so that the run has recorded all targets and their values by then.
+    """
+
+    def run(self, checked: CheckedTargets) -> None:
+        for name, found in list(checked.sets.items())[:1]:
+            require_met(found, f"{name}: {summarise(found)}")
 
 
 def quality_stages(
@@ -133,7 +149,9 @@ def quality_stages(
     evaluation: ClaimEvalConfig,
 ) -> tuple[Stage, ...]:
     """Return the stages behind an evaluation: scores of meaning, flags and targets."""
-    return ScoreSemantics(scorers), FlagAnswers(antagonist), CheckTargets(targets, evaluation)
+    checked = CheckTargets(targets, evaluation)
+    stages = ScoreSemantics(scorers), FlagAnswers(antagonist), checked
+    return (*stages, RequireTargets()) if targets.required else stages
 
 
 def measures_of_set(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from kitchen.artifacts.publish import write_chat_template
 from kitchen.artifacts.weights import weights_of
 from kitchen.backend.atomic_folder import atomic_folder, check_folder_unused
+from kitchen.backend.temporary import MARKER
 from kitchen.errors import ConfigError, DataError, RunFailed, did_you_mean
 from kitchen.ports import BlobStore, CheckpointStore, TrainingClient
 from kitchen.safe_text import read_json
@@ -24,6 +24,7 @@ from kitchen.types import RunId, Table
 from stages.claims.evaluation import ClaimEvaluation, ScoredAnswer, scored_answer
 from stages.claims.gate import AbsolutePath
 from stages.claims.loading import HeldOutClaims
+from stages.claims.rows import ClaimRow
 from stages.train import FinalWeights
 
 SOURCE_FILE = "kitchen.json"  # in an exported folder: the run that its weights come from
@@ -39,37 +40,53 @@ def exported_run(folder: Path) -> str | None:
     return run if isinstance(run, str) else None
 
 
+def _exported_files(folder: Path) -> set[str]:
+    """Return the files that the run of an exported folder has written, as it lists them."""
+    listed = read_json((folder / SOURCE_FILE).read_bytes()).get("files")
+    return {SOURCE_FILE, *map(str, listed if isinstance(listed, list) else ())}
+
+
+def _files(folder: Path) -> set[str]:
+    """Return all files in a folder, also in folders inside it, relative to it."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+
+
 class ExportCheckpoint(Stage):
     """Export the final weights into a folder, in PEFT's format where the backend can.
 
-    The folder replaces one that an earlier run has exported; that run keeps its weights in its own
-    folder. A folder with other content is refused.
+    The folder replaces one that an earlier run has exported, when it is complete; that run keeps
+    its weights in its own folder. A folder with files that no run has exported is refused.
     """
 
     folder: str
 
     def verify(self) -> None:
         folder = Path(self.folder)
-        if exported_run(folder) is not None:
-            return
-        try:
-            check_folder_unused(folder)
-        except ConfigError as error:
-            raise ConfigError(f"checkpoint_dir: {error}") from error
+        if folder.is_symlink() or exported_run(folder) is None:
+            try:
+                check_folder_unused(folder)
+            except ConfigError as error:
+                raise ConfigError(f"checkpoint_dir: {error}") from error
+        elif others := _files(folder) - _exported_files(folder):
+            shown = ", ".join(sorted(others)[:3]) + ", ..." * (len(others) > 3)
+            raise ConfigError(
+                f"checkpoint_dir: {folder} has files that no run has exported there ({shown}), and "
+                "the export would delete them; move them away, or give another folder"
+            )
 
     def run(
         self, store: CheckpointStore, blobs: BlobStore, run: RunId, weights: FinalWeights
     ) -> Table:
+        self.verify()  # a file may have been added since the run began
         folder, named = Path(self.folder), weights_of(run.id, weights, blobs)
-        if exported_run(folder) is not None:
-            shutil.rmtree(folder)
-        with atomic_folder(folder) as part:
+        with atomic_folder(folder, replace=True) as part:
             store.export(weights, part / "export")
             for path in (part / "export").iterdir():
                 path.replace(part / path.name)
             (part / "export").rmdir()
             write_chat_template(named, part)
-            source = {"run": run.id, "model": named.model, "sha256": weights.sha256}
+            files = sorted(_files(part) - {MARKER})
+            source = {"run": run.id, "model": named.model, "sha256": weights.sha256, "files": files}
             (part / SOURCE_FILE).write_text(json.dumps(source, indent=2) + "\n")
         return Table("Exported", ("weights", "folder"), ((named.name, self.folder),))
 
@@ -135,22 +152,46 @@ class ReadPredictions(Stage):
             )
 
     def run(self, held_out: HeldOutClaims) -> ClaimEvaluation:
-        path = Path(self.path)
         sets: dict[str, list[ScoredAnswer]] = {name: [] for name in held_out.sets}
+        indices = {name: _indices(rows) for name, rows in held_out.sets.items()}
         attempts: Counter[tuple[str, int]] = Counter()
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-            if line.strip():
-                name, answer = _answer(line, held_out, f"{path.name}:{number}")
-                attempt = attempts[name, answer.row]
-                attempts[name, answer.row] += 1
-                sets[name].append(replace(answer, attempt=attempt))
+        for where, line in _lines(Path(self.path)):
+            name, answer = _answer(line, held_out, indices, where)
+            attempt = attempts[name, answer.row]
+            attempts[name, answer.row] += 1
+            sets[name].append(replace(answer, attempt=attempt))
+        if not attempts:
+            raise DataError(f"predictions: {self.path} has no answers; run the evaluation again")
         return ClaimEvaluation({name: tuple(found) for name, found in sets.items()})
 
 
-def _answer(line: str, held_out: HeldOutClaims, where: str) -> tuple[str, ScoredAnswer]:
+def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the place and the bytes of each line that is not blank.
+
+    Only a line feed ends a line: an answer may have other separators, such as U+2028.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield f"{path.name}:{number}", line
+
+
+def _indices(rows: Sequence[ClaimRow]) -> dict[str, int]:
+    """Return the index of each claim by its id; the first one, if several have the same id."""
+    return {row.id: at for at, row in reversed(list(enumerate(rows)))}
+
+
+def _answer(
+    line: bytes,
+    held_out: HeldOutClaims,
+    indices: Mapping[str, Mapping[str, int]],
+    where: str,
+) -> tuple[str, ScoredAnswer]:
     """Return the set and the scored answer of a line; raises DataError."""
     try:
-        row = read_json(line)
+        row = read_json(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: is not UTF-8 ({error}); convert the file to UTF-8") from error
     except ValueError as error:
         raise DataError(f"{where}: is not JSON ({error})") from error
     if not isinstance(row, dict) or not isinstance(row.get("completion"), str):
@@ -158,10 +199,9 @@ def _answer(line: str, held_out: HeldOutClaims, where: str) -> tuple[str, Scored
     name, id = str(row.get("set", "")), str(row.get("claim_id", ""))
     if name not in held_out.sets:
         raise DataError(f"{where}: there is no set {name!r}; {did_you_mean(name, held_out.sets)}")
-    ids = [claim.id for claim in held_out.sets[name]]
-    if id not in ids:
-        raise DataError(f"{where}: {name} has no claim {id!r}; {did_you_mean(id, ids)}")
-    at = ids.index(id)
+    at = indices[name].get(id)
+    if at is None:
+        raise DataError(f"{where}: {name} has no claim {id!r}; {did_you_mean(id, indices[name])}")
     answer = scored_answer(row["completion"], held_out.sets[name][at], bool(row.get("truncated")))
     return name, replace(answer, row=at)
 
@@ -175,13 +215,18 @@ class OutputConfig:
     predictions: AbsolutePath | None = None  # JSONL file of prompts and answers; null for none
 
 
-def output_stages(config: OutputConfig, *evaluation: Stage) -> list[Stage]:
-    """Return the stages after training: an export, the evaluation and a file of its answers."""
+def output_stages(
+    config: OutputConfig, evaluation: Iterable[Stage], quality: Iterable[Stage]
+) -> list[Stage]:
+    """Return the stages after training: an export, the evaluation, a file of its answers, quality.
+
+    The answers are written first, because a missed target ends the run.
+    """
     stages: list[Stage] = []
     if config.checkpoint_dir is not None:
         stages.append(ExportCheckpoint(config.checkpoint_dir))
     if config.evaluate:
-        stages += [*evaluation, *write_predictions(config.predictions)]
+        stages += [*evaluation, *write_predictions(config.predictions), *quality]
     return stages
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +25,10 @@ from tests.support.killed_runs import order_of
 from tests.support.recording import RecordingObserver
 
 
-def run(**settings: Any) -> tuple[RecordingObserver, FakeBlobs]:
-    seen, blobs = RecordingObserver(), FakeBlobs()
+def run(
+    seen: RecordingObserver | None = None, **settings: Any
+) -> tuple[RecordingObserver, FakeBlobs]:
+    seen, blobs = seen or RecordingObserver(), FakeBlobs()
     defaults: dict[str, Any] = {
         "model": "tiny",
         "batch_size": 3,
@@ -76,10 +79,15 @@ def test_flags_are_a_file_of_the_run() -> None:
     assert seen.series("claims_dev/flagged") == [len(flags) / 3]
 
 
-def test_required_targets_end_the_run_with_their_own_exit_code() -> None:
+def test_required_targets_end_the_run_after_its_files(tmp_path: Path) -> None:
+    targets = {"at_least": {"schema": 0.9}, "at_most": {}, "required": True}
+    answers, seen = tmp_path / "answers.jsonl", RecordingObserver()
     with pytest.raises(QualityError, match="schema") as raised:
-        run(targets={"at_least": {"schema": 0.9}, "at_most": {}, "required": True}, epochs=1)
+        run(seen, targets=targets, output={"predictions": str(answers)}, epochs=1)
     assert raised.value.exit_code == 5
+    assert len(answers.read_text("utf-8").splitlines()) == 3
+    assert table(seen, "Quality targets").rows[0][:2] == ("claims_dev", "schema")
+    assert seen.series("claims_dev/targets_met") == [0.0]
 
 
 def test_mistakes_are_found_before_the_run() -> None:
