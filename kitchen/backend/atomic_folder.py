@@ -17,15 +17,17 @@ from kitchen.errors import ConfigError, RunFailed
 
 
 @contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a temporary folder to write into, and rename it to `folder` when the block succeeds.
 
-    Nothing is left behind if the block fails. A file in the temporary folder marks it as made here:
+    With `replace`, a folder that is there stays until then. Nothing is left behind if the block
+    fails. A file in the temporary folder marks it as made here:
     those of killed writers are deleted, others are not, whatever their names. Raises ConfigError
     for a folder in use, and RunFailed if the disk is full or not writable.
     """
     folder = folder.expanduser().absolute()
-    check_folder_unused(folder)
+    if not replace:
+        check_folder_unused(folder)
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
         for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.part"):
@@ -36,7 +38,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
             (part / MARKER).touch()
             yield part
             (part / MARKER).unlink(missing_ok=True)
-            os.replace(part, folder)
+            _replace_folder(folder, part)
     except OSError as error:
         raise RunFailed(
             f"{error.filename or folder}: {error.strerror or error}; free some space or make it "
@@ -44,6 +46,23 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _replace_folder(folder: Path, part: Path) -> None:
+    """Rename a folder to another, whose content comes back if that fails."""
+    if not (folder.is_dir() and any(folder.iterdir())):
+        os.replace(part, folder)
+        return
+    old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    os.replace(folder, old)
+    try:
+        (old / MARKER).touch()  # a later writer deletes it if this one is killed
+        os.replace(part, folder)
+    except BaseException:
+        (old / MARKER).unlink(missing_ok=True)
+        os.replace(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _is_part_of(folder: Path, path: Path) -> bool:

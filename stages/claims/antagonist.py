@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from kitchen.ports import BlobStore
+from kitchen.secrets import masked
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import clopper_pearson, interval
 from kitchen.types import Metrics, Result, RunId, Table
@@ -221,11 +222,11 @@ class FlagAnswers(Stage):
 
 
 def flag_lines(report: AntagonistReport) -> bytes:
-    """Return the flagged answers of all sets as JSON lines."""
+    """Return the flagged answers of all sets as JSON lines, without secrets."""
     lines = []
     for answers in report.sets.values():
         flagged = [answer.record() for answer in answers if answer.issues]
-        lines += [json.dumps(record, ensure_ascii=False) + "\n" for record in flagged]
+        lines += [json.dumps(masked(record), ensure_ascii=False) + "\n" for record in flagged]
     return "".join(lines).encode()
 
 

@@ -22,6 +22,24 @@ def test_a_folder_appears_when_complete(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "out" / "one").read_text() == "1"
 
 
+def test_a_replaced_folder_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    def replace(*, fails: bool) -> None:
+        with atomic_folder(tmp_path / "out", replace=True) as part:
+            (part / "new").write_text("new")
+            assert (tmp_path / "out" / "old").read_text() == "old"
+            if fails:
+                raise ValueError("no space")
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").write_text("old")
+    with pytest.raises(ValueError, match="no space"):
+        replace(fails=True)
+    assert (tmp_path / "out" / "old").read_text() == "old"
+    replace(fails=False)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_a_failed_block_leaves_nothing_behind(tmp_path: Path, error: type[BaseException]) -> None:
     def fail() -> None:

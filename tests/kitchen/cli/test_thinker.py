@@ -245,6 +245,13 @@ def test_a_later_run_replaces_the_export_of_an_earlier_one(folder: Path) -> None
     for name in ("one", "two"):
         assert thinker("train", "--skip-validation", "--name", name).exit_code == 0
     assert exported_run(folder / "checkpoints/claims") == "two"
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["claims"]
+    notes = folder / "checkpoints/claims/notes/NOTES.md"
+    write_rows(notes, ["mine"])
+    foreign = thinker("train", "--skip-validation")
+    assert foreign.exit_code == 2
+    assert "files that no run has exported there (notes/NOTES.md)" in foreign.stderr
+    assert notes.exists()
     (folder / "checkpoints/claims/kitchen.json").unlink()
     result = thinker("train", "--skip-validation")
     assert result.exit_code == 2
@@ -363,6 +370,34 @@ def test_the_antagonist_reads_the_answers_of_an_evaluation() -> None:
     assert "[thinker] error: antagonist: predictions.jsonl:1: held_out has no claim '77'" in (
         wrong.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "predictions.jsonl has no answers; run the evaluation again"),
+        (b'\n{"claim_id": "0", "set": "held_out", "completion": "\xe9"}\n', "l:2: is not UTF-8"),
+    ],
+)
+def test_unreadable_predictions_are_refused(content: bytes, message: str) -> None:
+    Path("predictions.jsonl").write_bytes(content)
+    result = thinker("antagonist")
+    assert result.exit_code == 3
+    assert message in result.stderr
+
+
+def test_flags_have_every_separator_of_lines_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    text = f"CLAIM[c1]: Tea\u2028helps\x85fever.\nSo {SECRET} it is."
+    row = {"claim_id": "0", "set": "held_out", "completion": text}
+    Path("predictions.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n", "utf-8")
+    result = thinker("antagonist", "--name", "checked")
+    assert result.exit_code == 0, result.output
+    written = [path.read_bytes() for path in Path("runs/checked").rglob("*") if path.is_file()]
+    assert len([content for content in written if b"So *** it is." in content]) == 1
+    assert not any(SECRET.encode() in content for content in written)
 
 
 def test_a_failed_run_is_resumed_after_its_export(folder: Path) -> None:
