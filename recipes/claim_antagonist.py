@@ -1,4 +1,4 @@
-"""Search of written answers for invalid citations and contradictions, without a model."""
+"""Search of written answers for flaws; loads no model unless a scorer is chosen."""
 
 from pydantic import PositiveInt
 

@@ -12,6 +12,7 @@ from kitchen.config.pipeline import PipelineCommand, PipelineOptions, PipelineRu
 from kitchen.config.sources import COMMAND_LINE, Setting
 from kitchen.errors import ConfigError, check_name
 from kitchen.types import Table
+from stages.claims.open_scorers import JUDGE, LEXICAL, NONE
 from stages.claims.pipeline_file import (
     Backend,
     EvaluationSection,
@@ -22,7 +23,7 @@ from stages.claims.pipeline_file import (
     read_with_lines,
 )
 from stages.claims.setup import set_up_data
-from stages.claims.written_files import exported_run
+from stages.claims.written_files import exported_run, other_base_model
 
 _RECIPES: Mapping[PipelineCommand, str] = {
     "validate": "recipes.claim_validation",
@@ -145,7 +146,7 @@ class _Builder:
             self._add_weights(evaluation)
         if self.command == "run" and evaluation is not None:
             self._add_trained_evaluation(evaluation)
-        if self.command == "run":
+        if self.command in ("run", "eval"):
             self._add_antagonist()
         if self.command in ("train", "run", "eval") and self.features:
             self._set("gate.features", tuple(self.features), self.pipeline, "training")
@@ -176,31 +177,41 @@ class _Builder:
         if section is not None:
             self._set("antagonist.chirality", section.chirality, file, "antagonist.chirality")
             self._set("antagonist.entailment", section.entailment, file, "antagonist.entailment")
-            self._set("scorers.entailment", section.scorer, file, "antagonist.scorer")
+            scorer = _scorer_name(section.scorer, file)
+            self._set("scorers.entailment", scorer, file, "antagonist.scorer")
 
     def _result(self) -> PipelineRun:
-        lora, adapters = self.lora, _ADAPTERS[self.backend]
-        section = self.pipeline.content.antagonist
-        without_model = section is None or section.scorer in ("none", "lexical")
-        if self.command == "validate" or (self.command == "antagonist" and without_model):
-            adapters = _ADAPTERS["fake"]
+        lora = self.lora
         files = {"pipeline": self.pipeline.document.path}
         float16 = ""
         if lora is not None:
             files["lora"] = lora.document.path
-            if lora.content.training.fp16 and self.backend == "hf_peft":
+            trains = self.command in ("train", "run")
+            if trains and lora.content.training.fp16 and self.backend == "hf_peft":
                 float16 = lora.place("training.fp16")
         return PipelineRun(
             _RECIPES[self.command],
             self.settings,
-            adapters,
+            self._adapters(),
             self.adapter_settings,
             self.backend,
             self.features,
-            float16 if self.command != "validate" else "",
+            float16,
             files,
             self.paths,
         )
+
+    def _adapters(self) -> Mapping[str, str]:
+        """Return the adapters of the command; only a judge of the antagonist needs the backend."""
+        section = self.pipeline.content.antagonist
+        scorer = NONE if section is None else section.scorer
+        if self.command == "validate":
+            return _ADAPTERS["fake"]
+        if self.command != "antagonist" or scorer.startswith(f"{JUDGE}:"):
+            return _ADAPTERS[self.backend]
+        if scorer in (NONE, LEXICAL):
+            return _ADAPTERS["fake"]
+        return {**_ADAPTERS[self.backend], "training": "fake"}
 
     def _set(self, setting: str, value: Any, file: WithLines[Any], key: str) -> None:
         self.settings.append(Setting((setting,), value, file.place(key)))
@@ -239,11 +250,12 @@ class _Builder:
             self.settings.append(Setting(("gate.skip",), True, COMMAND_LINE))
 
     def _add_shared(self, lora: WithLines[LoraFile]) -> None:
-        """Add the settings that training and evaluation share."""
+        """Add the settings that training and evaluation share, and the device."""
         training = lora.content.training
         tokens = training.max_seq_length
         self._set("rendering.max_tokens", tokens, lora, "training.max_seq_length")
         self._set("seed", lora.content.data.seed, lora, "data.seed")
+        self._add_device(lora)
 
     def _add_training(self, lora: WithLines[LoraFile]) -> None:
         content = lora.content
@@ -252,23 +264,29 @@ class _Builder:
         folder = content.output.checkpoint_dir
         checkpoint = self._path(lora, "output.checkpoint_dir", folder, exists=False)
         self._set("output.checkpoint_dir", checkpoint, lora, "output.checkpoint_dir")
-        for setting, value, key in _training_settings(content):
+        for setting, value, key in chain(_training_settings(content), _loss_settings(content)):
             self._set(setting, value, lora, key)
         if content.lora.target_modules is not None:
             layers = _layers(lora, content.lora.target_modules)
             self._set("lora_layers", layers, lora, "lora.target_modules")
-        for wanted, key in _loss_settings(content):
-            self._set(wanted[0], wanted[1], lora, key)
         if not content.data.shuffle:
             self.features.append("data.shuffle: false")
         if content.output.logging_steps != 1:
             self.features.append(f"output.logging_steps: {content.output.logging_steps}")
 
     def _add_model(self, lora: WithLines[LoraFile]) -> None:
-        """Add the model, its device and its memory; what a backend lacks is a feature."""
+        """Add the model to train and the options of its training."""
         model, training = lora.content.model, lora.content.training
         self._set("model", _model_name(model.name, lora), lora, "model.name")
-        local = self.backend == "hf_peft"
+        if training.gradient_checkpointing:
+            local = self.backend == "hf_peft"
+            self._ask(local, "checkpointing", "true", "training.gradient_checkpointing: true")
+        if training.fp16:
+            self.features.append("training.fp16: true")
+
+    def _add_device(self, lora: WithLines[LoraFile]) -> None:
+        """Add the device and the quantization, to train on and to evaluate on."""
+        model, local = lora.content.model, self.backend == "hf_peft"
         if model.device_map not in (None, "auto"):
             is_device = str(model.device_map).partition(":")[0] in ("cpu", "cuda")
             known = local and is_device
@@ -277,10 +295,6 @@ class _Builder:
             known = local and model.quantization == "4bit"
             name = f"model.quantization: {model.quantization}"
             self._ask(known, "quantization", model.quantization, name)
-        if training.gradient_checkpointing:
-            self._ask(local, "checkpointing", "true", "training.gradient_checkpointing: true")
-        if training.fp16:
-            self.features.append("training.fp16: true")
 
     def _ask(self, honoured: bool, setting: str, value: Any, feature: str) -> None:
         """Set a setting of the training adapter, or note a feature that it lacks."""
@@ -345,17 +359,32 @@ class _Builder:
                 f"{place}: {key}: {folder} does not say which run it comes from, and a server "
                 "evaluates weights of runs only; run `thinker train --backend tinker` first"
             )
+        if not self.for_info:
+            self._check_base_model(evaluation)
         weights = f"run:{run}@final" if self.backend == "tinker" else f"path:{folder}"
         self._set("weights", weights, self.pipeline, key)
         self._add_claims(evaluation, "dataset", "rows")
         self._add_decoding(evaluation)
         self._add_predictions(evaluation, "predictions")
 
+    def _check_base_model(self, evaluation: EvaluationSection) -> None:
+        """Note a problem if the adapter's folder names another model than the evaluation."""
+        folder, key = evaluation.checkpoint_dir, "evaluation.base_model"
+        wanted = _model_name(evaluation.base_model, self.pipeline)
+        model = other_base_model(folder, wanted)
+        if model is not None:
+            self.problems.append(
+                f"{self.pipeline.place(key)}: {key} is {evaluation.base_model!r}, and the weights "
+                f"in {folder} were trained on {model!r}; name that model, or the folder of weights "
+                "of the other one"
+            )
+
     def _add_trained_evaluation(self, evaluation: EvaluationSection) -> None:
         """Add the evaluation of the weights that the run trains; it has no other weights."""
         assert self.lora is not None
         lora, file = self.lora.content, self.pipeline
-        if evaluation.base_model != lora.model.name:
+        wanted = _model_name(evaluation.base_model, file)
+        if wanted != _model_name(lora.model.name, self.lora):
             self.problems.append(
                 f"{file.place('evaluation.base_model')}: evaluation.base_model is "
                 f"{evaluation.base_model!r}, and the training is on {lora.model.name!r}; "
@@ -385,15 +414,13 @@ def _training_settings(lora: LoraFile) -> Iterator[tuple[str, Any, str]]:
         yield "keep", output.save_total_limit, "output.save_total_limit"
 
 
-def _loss_settings(lora: LoraFile) -> Sequence[tuple[tuple[str, Any], str]]:
-    """Return recipe settings of the loss, each with its key in the LoRA file."""
+def _loss_settings(lora: LoraFile) -> Iterator[tuple[str, Any, str]]:
+    """Yield recipe settings of the loss with their values and keys in the LoRA file."""
     training = lora.training
-    return [
-        (("token_weights.kind", "by_line"), "training.claim_c1_weight"),
-        (("token_weights.claim", training.claim_c1_weight), "training.claim_c1_weight"),
-        (("token_weights.evidence", training.evidence_weight), "training.evidence_weight"),
-        (("penalty.weight", training.citation_penalty), "training.citation_penalty"),
-    ]
+    yield "token_weights.kind", "by_line", "training.claim_c1_weight"
+    yield "token_weights.claim", training.claim_c1_weight, "training.claim_c1_weight"
+    yield "token_weights.evidence", training.evidence_weight, "training.evidence_weight"
+    yield "penalty.weight", training.citation_penalty, "training.citation_penalty"
 
 
 def _layers(lora: WithLines[LoraFile], modules: Sequence[str]) -> str:
@@ -410,9 +437,18 @@ def _layers(lora: WithLines[LoraFile], modules: Sequence[str]) -> str:
     )
 
 
-def _model_name(name: str, lora: WithLines[LoraFile]) -> str:
-    """Return the name of a model; a folder is relative to the file."""
+def _model_name(name: str, file: WithLines[Any]) -> str:
+    """Return the name of a model; a folder is relative to the file, with / or backslashes."""
     kind, _, folder = name.partition(":")
-    if kind != "path":
+    if kind != "path" or not folder:
         return name
-    return f"path:{(lora.document.path.parent / Path(folder).expanduser()).resolve()}"
+    path = Path(folder.replace("\\", "/")).expanduser()
+    return f"path:{(file.document.path.parent / path).resolve()}"
+
+
+def _scorer_name(name: str, file: WithLines[Any]) -> str:
+    """Return the name of a scorer; a folder is relative to the file."""
+    kind, _, weights = name.partition(":")
+    if kind == JUDGE:
+        return f"{JUDGE}:{_model_name(weights, file)}"
+    return _model_name(name, file)

@@ -43,7 +43,9 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_no_scalar)]
 class _Section(BaseModel):
     """A section of a file: immutable, and with known keys only."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False
+    )
 
 
 class TestsSection(_Section):
@@ -212,26 +214,12 @@ class WithLines(Generic[M]):
         """Return file and line of a dotted key, or of the innermost section around it."""
         return f"{self.document.path}:{self.document.line(key.split('.'))}"
 
-    def has(self, key: str) -> bool:
-        """Return whether the file itself sets a dotted key."""
-        return tuple(key.split(".")) in self.document.lines
 
-
-def read_pipeline_file(path: Path) -> PipelineFile:
-    """Read a pipeline; paths in it are relative to its folder, with / or backslashes.
+def read_with_lines(path: Path, model: type[M]) -> WithLines[M]:
+    """Read a file with the lines of its keys; paths in it are relative to its folder.
 
     Raises ConfigError that names file, line and key: unknown keys, wrong values, missing files.
     """
-    return read_with_lines(path, PipelineFile).content
-
-
-def read_lora_file(path: Path) -> LoraFile:
-    """Read a LoRA file; like read_pipeline_file."""
-    return read_with_lines(path, LoraFile).content
-
-
-def read_with_lines(path: Path, model: type[M]) -> WithLines[M]:
-    """Read a file of this kind with the lines of its keys; like read_pipeline_file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -28,16 +28,50 @@ from stages.claims.rows import ClaimRow
 from stages.train import FinalWeights
 
 SOURCE_FILE = "kitchen.json"  # in an exported folder: the run that its weights come from
+_PEFT_FILE = "adapter_config.json"  # in an exported folder: PEFT's configuration
 
 
 def exported_run(folder: Path) -> str | None:
     """Return the run whose weights a folder holds; None if no run has written it."""
+    return _text_in(folder / SOURCE_FILE, "run")
+
+
+def other_base_model(folder: Path, wanted: str) -> str | None:
+    """Return the model that a folder's weights were trained on, if it is not `wanted`.
+
+    The record of the run that exported the folder is compared by name. PEFT's configuration has the
+    name on the hub or a folder, so another kind of name, such as packaged:NAME, is not compared.
+    """
+    wanted = _with_real_path(wanted)
+    model = _text_in(folder / SOURCE_FILE, "model")
+    if model is not None:
+        return None if _with_real_path(model) == wanted else model
+    model = _text_in(folder / _PEFT_FILE, "base_model_name_or_path")
+    if model is None:
+        return None
+    if os.path.isdir(model):
+        model = _with_real_path(f"path:{model}")
+    kind, colon, _ = wanted.partition(":")
+    if not colon:
+        wanted = wanted.partition("@")[0]
+    is_comparable = model.startswith("path:") if kind == "path" else not colon
+    return model if is_comparable and model != wanted else None
+
+
+def _with_real_path(name: str) -> str:
+    """Return the name of a model; one path of a folder that has several."""
+    kind, _, folder = name.partition(":")
+    return f"path:{os.path.realpath(folder)}" if kind == "path" else name
+
+
+def _text_in(file: Path, key: str) -> str | None:
+    """Return a text of a JSON object; None for a file that has none."""
     try:
-        source = read_json((folder / SOURCE_FILE).read_bytes())
+        content = read_json(file.read_bytes())
     except (OSError, ValueError):
         return None
-    run = source.get("run") if isinstance(source, dict) else None
-    return run if isinstance(run, str) else None
+    text = content.get(key) if isinstance(content, dict) else None
+    return text if isinstance(text, str) and text else None
 
 
 def _exported_files(folder: Path) -> set[str]:

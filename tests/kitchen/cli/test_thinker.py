@@ -285,6 +285,62 @@ def test_a_server_evaluates_the_run_of_the_export(folder: Path) -> None:
     assert settings(prepared("eval", backend="tinker"))["weights"] == "run:first@final"
 
 
+@pytest.mark.parametrize(
+    ("file", "written", "wanted"),
+    [
+        ("kitchen.json", {"run": "first", "model": "small"}, "small"),
+        ("adapter_config.json", {"base_model_name_or_path": "owner/small"}, "owner/small"),
+    ],
+)
+def test_an_evaluation_refuses_weights_of_another_model(
+    file: str, written: dict[str, str], wanted: str, folder: Path
+) -> None:
+    write_rows(folder / "checkpoints/claims" / file, [written])
+    with pytest.raises(ConfigError, match=f"base_model is 'tiny', and .* trained on '{wanted}'"):
+        prepared("eval")
+    change(PIPELINE_FILE, "base_model: tiny", f"base_model: {wanted}")
+    assert settings(prepared("eval"))["weights"] == f"path:{folder}/checkpoints/claims"
+
+
+def test_an_evaluation_uses_the_device_of_the_training(folder: Path) -> None:
+    change(LORA_FILE, "name: tiny", "name: tiny\n  quantization: 4bit\n  device_map: cpu")
+    change(LORA_FILE, "num_epochs: 1", "fp16: true\n  gradient_checkpointing: true")
+    (folder / "checkpoints/claims").mkdir(parents=True)
+    local, remote = prepared("eval", backend="hf_peft"), prepared("eval")
+    assert local.adapter_settings == ["training.device=cpu", "training.quantization=4bit"]
+    assert (local.features, local.float16) == ([], "")
+    assert remote.features == ["model.device_map: cpu", "model.quantization: 4bit"]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "expected", "training"),
+    [
+        ("lexical", "lexical", "fake"),
+        ("path:../nli", "path:{parent}/nli", "fake"),
+        ("path:..\\nli", "path:{parent}/nli", "fake"),
+        ("hub:owner/nli", "hub:owner/nli", "fake"),
+        ("judge:path:nli", "judge:path:{folder}/nli", "tinker"),
+        ("judge:packaged:judge", "judge:packaged:judge", "tinker"),
+    ],
+)
+def test_scorers_are_found_beside_the_file(
+    scorer: str, expected: str, training: str, folder: Path
+) -> None:
+    (folder / "inner").mkdir()
+    with PIPELINE_FILE.open("a") as file:
+        file.write(f"antagonist:\n  chirality: 0.4\n  scorer: {scorer}\n")
+    write_rows(folder / "predictions.jsonl", [])
+    write_rows(folder / "checkpoints/claims/kitchen.json", [{"run": "first", "model": "tiny"}])
+    with in_folder(folder / "inner"):
+        for command in ("antagonist", "eval", "run"):
+            options = PipelineOptions("tinker")
+            run = ClaimPipeline().prepare(command, folder / PIPELINE_FILE, options)
+            wanted = expected.format(folder=folder, parent=folder.parent)
+            assert settings(run)["scorers.entailment"] == wanted
+            assert settings(run)["antagonist.chirality"] == 0.4
+            assert run.adapters["training"] == (training if command == "antagonist" else "tinker")
+
+
 def test_info_shows_what_would_run() -> None:
     shown = json.loads(thinker("info", "--json").stdout)
     assert (shown["backend"], shown["settings"]["model"]) == ("fake", "tiny")

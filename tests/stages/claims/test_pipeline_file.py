@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from kitchen.errors import ConfigError
-from stages.claims.pipeline_file import read_lora_file, read_pipeline_file
+from stages.claims.pipeline_file import LoraFile, PipelineFile, read_with_lines
 from tests.support.pipeline_files import LORA, PIPELINE
 
 
@@ -19,7 +19,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_pipeline_of_the_specification_loads(tmp_path: Path) -> None:
-    pipeline = read_pipeline_file(written(tmp_path, PIPELINE))
+    pipeline = read_with_lines(written(tmp_path, PIPELINE), PipelineFile).content
     assert pipeline.tests is not None
     assert pipeline.tests.path == tmp_path.parent / "cns-support-models/tests"
     assert pipeline.tests.args == ("-v",)
@@ -37,7 +37,7 @@ def test_the_pipeline_of_the_specification_loads(tmp_path: Path) -> None:
 
 
 def test_the_lora_file_of_the_specification_loads(tmp_path: Path) -> None:
-    lora = read_lora_file(written(tmp_path, LORA))
+    lora = read_with_lines(written(tmp_path, LORA), LoraFile).content
     assert lora.training.batch_size == 16
     assert lora.training.learning_rate == 2e-4
     assert lora.lora.target_modules == ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -48,7 +48,7 @@ def test_the_lora_file_of_the_specification_loads(tmp_path: Path) -> None:
 
 def test_backslashes_separate_folders_too(tmp_path: Path) -> None:
     text = LORA.replace("../../cns-support-models/data/processed/", "data\\processed\\")
-    lora = read_lora_file(written(tmp_path, text))
+    lora = read_with_lines(written(tmp_path, text), LoraFile).content
     assert lora.data.train_file == tmp_path / "data/processed/scifact_claim_extractor.jsonl"
 
 
@@ -68,7 +68,7 @@ def test_backslashes_separate_folders_too(tmp_path: Path) -> None:
 def test_wrong_pipelines_are_errors(old: str, new: str, message: str, tmp_path: Path) -> None:
     assert old in PIPELINE
     with pytest.raises(ConfigError) as caught:
-        read_pipeline_file(written(tmp_path, PIPELINE.replace(old, new)))
+        read_with_lines(written(tmp_path, PIPELINE.replace(old, new)), PipelineFile)
     assert message in str(caught.value)
 
 
@@ -77,6 +77,7 @@ def test_wrong_pipelines_are_errors(old: str, new: str, message: str, tmp_path: 
     [
         ("hf_token: null", "hf_token: abcdefgh", ":5: model.hf_token: a token must not be in the"),
         ("learning_rate: 2e-4", "learning_rate: -1", ":17: training.learning_rate: input should"),
+        ("learning_rate: 2e-4", "learning_rate: .inf", ":17: training.learning_rate: input"),
         ('bias: "none"', "bias: all", ":12: lora.bias='all' is unknown; there are: none"),
         ("data:\n", "dta:\n", "unknown key 'dta'; did you mean 'data'?"),
     ],
@@ -84,18 +85,18 @@ def test_wrong_pipelines_are_errors(old: str, new: str, message: str, tmp_path: 
 def test_wrong_lora_files_are_errors(old: str, new: str, message: str, tmp_path: Path) -> None:
     assert old in LORA
     with pytest.raises(ConfigError) as caught:
-        read_lora_file(written(tmp_path, LORA.replace(old, new)))
+        read_with_lines(written(tmp_path, LORA.replace(old, new)), LoraFile)
     assert message in str(caught.value)
     assert "abcdefgh" not in str(caught.value)
 
 
 def test_missing_sections_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_lora_file(written(tmp_path, ""))
+        read_with_lines(written(tmp_path, ""), LoraFile)
     assert "the section 'model' is missing" in str(caught.value)
     assert "the section 'output' is missing" in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none.yaml: cannot be read"):
-        read_pipeline_file(tmp_path / "none.yaml")
+        read_with_lines(tmp_path / "none.yaml", PipelineFile)
