@@ -8,48 +8,80 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 
 from kitchen.api import submit as submit_recipe
-from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER
+from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, check_run_name
 from kitchen.errors import ConfigError, DataError
 from kitchen.runs.handle import Run
 from kitchen.runs.status import Listener
-from kitchen.types import Checkpoint
+from kitchen.types import Checkpoint, LoraRank, ModelName, Seed
 
 RECIPE = "recipes.claim_extraction"
 _ROWS_FOLDER = "datasets"  # in the folder of runs
 _COMPLETIONS = ("completion", "expected_output")
 
 
+def _run_name(name: str) -> str:
+    """Return a name that a run can have; raises ValueError with the reason."""
+    try:
+        return check_run_name(name)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+RunName = Annotated[str, AfterValidator(_run_name)]
+_PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _problem(value: Any, kind: Any) -> str:
+    """Return why a value is not of a kind, as the end of a sentence; "" if it is."""
+    if value == "":
+        return "is required"
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        return f"is {value!r}: {message[:1].lower()}{message[1:]}"
+    return ""
+
+
 @dataclass(frozen=True)
 class LoraConfig:
     """Configuration of a training of LoRA weights; raises ConfigError for every wrong value."""
 
-    name: str  # of the run
-    base_model: str  # packaged:NAME, path:DIR, or a name on the hub
-    lora_rank: int = 16
-    lora_alpha: float = 32.0
-    learning_rate: float = 2e-4
-    epochs: int = 3
-    batch_size: int = 8  # rows per optimiser step
-    warmup_steps: int = 100
-    citation_validity_weight: float = 5.0  # weight of the citation penalty
-    seed: int = 0
+    name: RunName
+    base_model: ModelName  # packaged:NAME, path:DIR, or a name on the hub
+    lora_rank: LoraRank = 16
+    lora_alpha: _PositiveNumber = 32.0
+    learning_rate: _PositiveNumber = 2e-4
+    epochs: PositiveInt = 3
+    batch_size: PositiveInt = 8  # rows per optimiser step
+    warmup_steps: NonNegativeInt = 100
+    citation_validity_weight: _Weight = 5.0  # weight of the citation penalty
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} is required" for name in ("name", "base_model") if not getattr(self, name)
-        ]
-        for name in ("lora_rank", "epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name} is {getattr(self, name)}, and must be at least 1")
-        for name in ("lora_alpha", "learning_rate"):
-            if not getattr(self, name) > 0:
-                problems.append(f"{name} is {getattr(self, name)}, and must be above 0")
+        problems = []
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            problem = _problem(getattr(self, name), kind)
+            if problem:
+                problems.append(f"{name} {problem}")
         if problems:
             raise ConfigError("LoraConfig: " + "; ".join(problems))
 
@@ -137,16 +169,46 @@ def _write_rows(rows: Sequence[Mapping[str, Any]], runs: Path) -> str:
     text = "".join(f"{line}\n" for line in lines)
     digest = hashlib.sha256(text.encode()).hexdigest()
     path = runs.expanduser().absolute() / _ROWS_FOLDER / f"{digest[:16]}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    _write_once(path, text.encode())
     return str(path)
 
 
-def _row(at: int, row: Mapping[str, Any]) -> dict[str, Any]:
+def _write_once(path: Path, content: bytes) -> None:
+    """Write a file atomically, unless it has this content: another run may be reading it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file() and path.read_bytes() == content:
+        return
+    with tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent) as folder:
+        part = Path(folder) / path.name
+        part.write_bytes(content)
+        os.replace(part, path)
+
+
+def _row(at: int, row: Any) -> dict[str, str]:
+    """Return a row with a prompt and a completion; raises DataError."""
+    if not isinstance(row, Mapping):
+        raise DataError(f"row {at}: must be a mapping with a prompt, and is {type(row).__name__}")
     completions = [name for name in _COMPLETIONS if name in row]
     if "prompt" not in row or len(completions) != 1:
         raise DataError(
             f"row {at}: there must be a prompt, and a completion or an expected_output; the row "
             f"has {', '.join(map(str, row))}"
         )
-    return {"prompt": row["prompt"], "completion": row[completions[0]]}
+    names = {"prompt": "prompt", "completion": completions[0]}
+    return {name: _text(row[given], f"row {at}: {given}") for name, given in names.items()}
+
+
+def _text(value: Any, where: str) -> str:
+    """Return a text that a file can hold; raises DataError."""
+    if not isinstance(value, str):
+        raise DataError(f"{where} must be a text, and is {type(value).__name__}")
+    if not value.strip():
+        raise DataError(f"{where} must be a text that is not empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where} has the character {value[error.start]!r} at {error.start}, which is no text "
+            "(half of a surrogate pair); remove it"
+        ) from error
+    return value

@@ -26,8 +26,17 @@ SMALL = {"epochs": 2, "batch_size": 2, "lora_rank": 4, "learning_rate": 0.1, "wa
     [
         ("name", "", "name is required"),
         ("base_model", "", "base_model is required"),
-        ("lora_rank", 0, "lora_rank is 0, and must be at least 1"),
-        ("learning_rate", 0.0, "learning_rate is 0.0, and must be above 0"),
+        ("name", "../x", "name is '../x': .* cannot be the name of a run"),
+        ("lora_rank", 0, "lora_rank is 0: input should be greater than 0"),
+        ("lora_rank", 1.5, "lora_rank is 1.5: input should be a valid integer"),
+        ("lora_rank", "16", "lora_rank is '16': input should be a valid integer"),
+        ("epochs", None, "epochs is None: input should be a valid integer"),
+        ("batch_size", True, "batch_size is True: input should be a valid integer"),
+        ("learning_rate", 0.0, "learning_rate is 0.0: input should be greater than 0"),
+        ("learning_rate", float("inf"), "learning_rate is inf: input should be a finite number"),
+        ("warmup_steps", -3, "warmup_steps is -3: input should be greater than or equal to 0"),
+        ("citation_validity_weight", -1, "citation_validity_weight is -1: input should be"),
+        ("seed", -1, "seed is -1: input should be greater than or equal to 0"),
     ],
 )
 def test_wrong_values_are_errors(field: str, value: Any, message: str) -> None:
@@ -36,8 +45,10 @@ def test_wrong_values_are_errors(field: str, value: Any, message: str) -> None:
 
 
 def test_every_wrong_value_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"name is required; .*; learning_rate is -1"):
-        LoraConfig("", "", learning_rate=-1)
+    with pytest.raises(
+        ConfigError, match=r"name is required; .*; learning_rate is -1: .*; seed is"
+    ):
+        LoraConfig("", "", learning_rate=-1, seed=-1)
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
@@ -71,8 +82,32 @@ def test_a_submitted_training_can_be_awaited(tmp_path: Path) -> None:
     assert started.status().state == "completed"
 
 
-@pytest.mark.parametrize("rows", [[], [{"prompt": "a"}], [{"completion": "a"}]])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [{"prompt": "a"}],
+        [{"completion": "a"}],
+        [{"prompt": b"a", "completion": "a"}],
+        [{"prompt": "a", "completion": "\ud800"}],
+        [{"prompt": "a", "completion": " "}],
+        ["prompt, completion"],
+    ],
+)
 def test_rows_without_texts_are_errors(rows: list[Any], tmp_path: Path) -> None:
     with pytest.raises(DataError):
         run(LoraConfig("a", "tiny"), rows, runs=tmp_path, training="fake")
     assert not list(tmp_path.iterdir())
+
+
+def test_equal_rows_share_a_file_that_stays_as_it_is(tmp_path: Path) -> None:
+    def train(name: str) -> Path:
+        run(LoraConfig(name, "tiny", **SMALL), ROWS, runs=tmp_path, training="fake")
+        [path] = (tmp_path / "datasets").iterdir()
+        return path
+
+    path = train("first")
+    content, identity = path.read_bytes(), path.stat().st_ino
+    assert train("second").stat().st_ino == identity
+    path.write_bytes(content[:10])
+    assert train("third").read_bytes() == content
