@@ -3,7 +3,7 @@
 from pydantic import PositiveInt
 
 from kitchen import Recipe, Step, sequence
-from stages import claims
+from stages import claims, data
 
 
 class ClaimAntagonist(Recipe):
@@ -17,12 +17,13 @@ class ClaimAntagonist(Recipe):
     # splits that were evaluated; null for all whose names do not mark them as training data
     splits: tuple[str, ...] | None = None
     rows: PositiveInt | None = None  # maximum number of claims per split; null for all
+    reading: data.RowsConfig = data.RowsConfig()
     hypothesis: bool = True  # whether prompts had the hypothesis
     scorers: claims.ScorerConfig = claims.ScorerConfig()
     antagonist: claims.AntagonistConfig = claims.AntagonistConfig()
 
     def workflow(self) -> Step:
-        sources = self.dataset, self.corpus, self.splits, self.rows, self.hypothesis
+        sources = self.dataset, self.corpus, self.splits, self.rows, self.hypothesis, self.reading
         return sequence(
             claims.LoadHeldOutClaims(*sources),
             *claims.scorer_stages(self.scorers),

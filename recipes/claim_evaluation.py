@@ -4,7 +4,7 @@ from pydantic import PositiveInt
 
 from kitchen import Recipe, Step, sequence
 from kitchen.types import ModelName, Seed
-from stages import chat, claims, evaluate
+from stages import chat, claims, data, evaluate
 
 
 class ClaimEvaluation(Recipe):
@@ -23,6 +23,7 @@ class ClaimEvaluation(Recipe):
     splits: tuple[str, ...] | None = None
     # maximum number of claims per split; the same ones are chosen whatever the seed; null for all
     rows: PositiveInt | None = None
+    reading: data.RowsConfig = data.RowsConfig()
     hypothesis: bool = True  # whether prompts have the hypothesis
     rendering: chat.RenderDataset = chat.RenderDataset(max_tokens=2048)
     evaluation: claims.ClaimEvalConfig = claims.ClaimEvalConfig()
@@ -34,7 +35,7 @@ class ClaimEvaluation(Recipe):
     seed: Seed = 0  # random seed of sampling
 
     def workflow(self) -> Step:
-        sources = self.dataset, self.corpus, self.splits, self.rows, self.hypothesis
+        sources = self.dataset, self.corpus, self.splits, self.rows, self.hypothesis, self.reading
         return sequence(
             *claims.gate_stages(self.gate),
             claims.LoadHeldOutClaims(*sources),

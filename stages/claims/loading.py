@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -14,14 +16,31 @@ from kitchen.errors import DataError, did_you_mean
 from kitchen.ports import Dataset, DatasetStore, Row
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
+from stages.chat.row_columns import check_columns
+from stages.chat.row_fields import FIELDS, REFUSED_IN_ROWS
 from stages.claims.rows import ClaimRow, row_of_texts, scifact_row
 from stages.claims.scifact import Document, documents_by_id, parse_claim
 from stages.data.bad_rows import BadRow
 from stages.data.dataset import DatasetLoader, load_splits
-from stages.data.splits import DataConfig, DatasetReader, ParsedRows, sample_held_out
+from stages.data.splits import DataConfig, DatasetReader, ParsedRows, RowsConfig, sample_held_out
 
 CORPUS = "corpus"  # the split of documents in a data set of claims
 _TEXTS = ("prompt", "completion")
+_ONLY_TEXTS = (
+    "a claim is read from its prompt and completion, or from SciFact's fields, and from no other "
+    "column: write the text into the prompt"
+)
+# columns that rows of claims do not have, with the reason: those of other formats
+_REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        **{
+            each.name: _ONLY_TEXTS
+            for each in FIELDS
+            if each.level == "row" and each.treatment == "supported" and each.name not in _TEXTS
+        },
+        **REFUSED_IN_ROWS,
+    }
+)
 log = structlog.get_logger("stages.claims")
 
 
@@ -91,6 +110,7 @@ def claim_row(
 
     Raises DataError naming place and field.
     """
+    check_claim_columns(row, where)
     if "claim" in row:
         if documents is None:
             raise DataError(
@@ -105,6 +125,11 @@ def claim_row(
         f"{where}: there is neither 'claim', as in SciFact's format, nor 'prompt' and "
         f"'completion'; the row has {', '.join(row)}. Rename columns with reading.columns.OLD=NEW"
     )
+
+
+def check_claim_columns(row: Row, where: str) -> None:
+    """Raise DataError for a column of another format, such as `system`, which is not read."""
+    check_columns(row, where, _REFUSED)
 
 
 def _text(row: Row, name: str, where: str) -> str:
@@ -130,9 +155,13 @@ class LoadClaims(DatasetLoader):
             return self._with_held_out(reader, parse, facts)
         loaded = load_splits(reader)
         train = TrainClaims(_parsed(loaded.train_split, loaded.train, parse))
-        held_out = {name: _parsed(name, rows, parse) for name, rows in loaded.held_out.items()}
+        held_out = HeldOutClaims(
+            {name: _parsed(name, rows, parse) for name, rows in loaded.held_out.items()}
+        )
         _warn_left_out(loaded.bad_rows)
-        return train, HeldOutClaims(held_out), Facts({**facts, **loaded.facts}), loaded.table
+        if shared := self._shared(train.rows, held_out):
+            log.warning(f"{shared}: remove them from one of the splits")
+        return train, held_out, Facts({**facts, **loaded.facts}), loaded.table
 
     preview = run
 
@@ -160,14 +189,44 @@ class LoadClaims(DatasetLoader):
         read = reader.read(split, reader.config.row_limit(None) or 0)
         rows = _parsed(split, read.data, parse)[: reader.config.limit]
         _warn_left_out(read.bad_rows)
+        reading = RowsConfig(reader.config.columns, reader.config.bad_rows)
         evaluated = LoadHeldOutClaims(
-            self.held_out or "", self.corpus, None, reader.config.held_out_rows, self.hypothesis
+            self.held_out or "",
+            self.corpus,
+            None,
+            reader.config.held_out_rows,
+            self.hypothesis,
+            reading,
         )
         held_out, held_out_facts, table = evaluated.run(reader.store)
+        if shared := self._shared(rows, held_out):
+            raise DataError(
+                f"{shared}: remove them from {self.dataset} or from held_out={self.held_out}"
+            )
         facts = Facts({**facts, **held_out_facts, f"data.{split}.sha256": read.fingerprint})
         facts[f"data.{split}.dataset"] = self.dataset
         counted = replace(table, rows=(*table.rows, (split, f"{len(rows):,}, to train on")))
         return TrainClaims(rows), held_out, facts, counted
+
+    def _shared(self, train: Sequence[ClaimRow], held_out: HeldOutClaims) -> str:
+        """Return a sentence that counts held-out claims that are trained on; empty if none are.
+
+        Without hypotheses, several claims may have the same prompt; answers tell them apart.
+        """
+
+        def key(row: ClaimRow) -> str:
+            return row.prompt if self.hypothesis else row.content
+
+        trained = {key(row): row for row in train}
+        rows = list(chain.from_iterable(held_out.sets.values()))
+        shared = [row for row in rows if key(row) in trained]
+        if not shared:
+            return ""
+        first = shared[0]
+        return (
+            f"{len(shared)} of {len(rows)} claims to evaluate on are trained on, too, the first at "
+            f"{first.where} and {trained[key(first)].where}"
+        )
 
 
 class LoadHeldOutClaims(Stage):
@@ -178,17 +237,19 @@ class LoadHeldOutClaims(Stage):
     splits: tuple[str, ...] | None = None  # None for the default
     rows: int | None = None  # maximum number of claims per split; None for all
     hypothesis: bool = True  # whether prompts have the hypothesis
-    columns: Mapping[str, str] = field(default_factory=dict)  # new names by old names
+    reading: RowsConfig = RowsConfig()
 
     def run(self, store: DatasetStore) -> tuple[HeldOutClaims, Facts, Table]:
         source = ClaimSource(store, self.dataset, self.corpus, self.hypothesis)
         documents, facts = source.documents()
         parse = source.parser(documents)
-        reader = DatasetReader(store, self.dataset, DataConfig(columns=self.columns), parse=parse)
+        reading = DataConfig(columns=self.reading.columns, bad_rows=self.reading.bad_rows)
+        reader = DatasetReader(store, self.dataset, reading, parse=parse)
         sets: dict[str, tuple[ClaimRow, ...]] = {}
         counts = []
         for split in self._splits(source):
             read = reader.read(split, 0)
+            _warn_left_out(read.bad_rows)
             chosen = read.data if self.rows is None else sample_held_out(read.data, self.rows)
             name = self._set_name(split)
             sets[name] = _parsed(name, chosen, parse)

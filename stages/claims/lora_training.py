@@ -30,6 +30,7 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.runs.handle import Run
 from kitchen.runs.status import Listener
 from kitchen.types import Checkpoint, LoraRank, ModelName, Seed
+from stages.claims.loading import check_claim_columns
 
 RECIPE = "recipes.claim_extraction"
 _ROWS_FOLDER = "datasets"  # in the folder of runs
@@ -194,6 +195,7 @@ def _row(at: int, row: Any) -> dict[str, str]:
             f"row {at}: there must be a prompt, and a completion or an expected_output; the row "
             f"has {', '.join(map(str, row))}"
         )
+    check_claim_columns(row, f"row {at}")
     names = {"prompt": "prompt", "completion": completions[0]}
     return {name: _text(row[given], f"row {at}: {given}") for name, given in names.items()}
 

@@ -141,7 +141,11 @@ def find_initial_weights(
 
 
 def _check_adapter_settings(model: str, lora: Lora, adapter: Lora) -> None:
-    """Raise ConfigError for an alpha or layers other than those of an adapter."""
+    """Raise ConfigError for an alpha that is not the adapter's, and for any choice of layers.
+
+    An alpha of twice the rank is the default of recipes, so it need not be a choice of the user.
+    The adapter's layers are not compared: they need not be all those of attention or of the MLP.
+    """
     if lora.alpha not in (None, 2.0 * lora.rank, adapter.alpha):
         raise ConfigError(
             f"{model}: the adapter has alpha {adapter.alpha:g}, but lora_alpha={lora.alpha:g}; "

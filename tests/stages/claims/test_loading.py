@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.fake.datasets import FakeDatasets
 from adapters.local.datasets import LocalDatasets
@@ -74,6 +75,9 @@ def test_a_split_without_claims_is_an_error() -> None:
         ([CLAIMS[0], CLAIMS[0]], r"fake:d:train:1: id 0 occurs twice, first at fake:d:train:0"),
         ([{**CLAIMS[0], "cited_doc_ids": [99]}], "document 99 is not in the corpus"),
         ([{**TEXT, "completion": " "}], "completion must be a text"),
+        ([{**TEXT, "system": "Be brief."}], "fake:d:train:0: the column 'system' is not supported"),
+        ([{**TEXT, "weight": 0.5}], "the column 'weight' is not supported"),
+        ([{**CLAIMS[0], "tools": [{"name": "a"}]}], "the column 'tools' is not supported"),
         ([{**TEXT, "completion": "Yes."}], "line 1 is neither a claim nor a relation"),
     ],
 )
@@ -88,6 +92,38 @@ def test_bad_rows_are_left_out_if_asked_for() -> None:
     data = store(d={"train": [*CLAIMS[3:], bad], "corpus": CORPUS, "dev": CLAIMS[:1]})
     train, _, _, _ = LoadClaims("d", DataConfig(bad_rows="drop")).run(data)
     assert [row.id for row in train.rows] == ["3", "4", "5"]
+
+
+def test_a_held_out_file_is_read_as_the_training_data() -> None:
+    rows = [{"hyp" if key == "claim" else key: row[key] for key in row} for row in CLAIMS]
+    bad = {**rows[0], "id": 9, "hyp": ""}
+    data = store(d={"train": rows[3:], "corpus": CORPUS}, h={"train": [*rows[:3], bad]})
+    corpus = {"corpus": "d", "held_out": "h"}
+    reading = DataConfig(columns={"hyp": "claim"}, bad_rows="drop")
+    _, held_out, _, _ = LoadClaims("d", reading, **corpus).run(data)
+    assert [row.id for row in held_out.sets["held_out"]] == ["0", "1", "2"]
+    with pytest.raises(DataError, match="fake:h:train:3"):
+        LoadClaims("d", DataConfig(columns={"hyp": "claim"}), **corpus).run(data)
+
+
+@pytest.mark.parametrize("hypothesis", [True, False])
+def test_held_out_claims_that_are_trained_on_are_refused(hypothesis: bool) -> None:
+    data = store(d={"train": CLAIMS, "corpus": CORPUS}, h={"train": CLAIMS[4:]})
+    load = LoadClaims("d", corpus="d", held_out="h", hypothesis=hypothesis)
+    with pytest.raises(DataError, match=r"2 of 2 claims .* fake:h:train:0 and fake:d:train:4"):
+        load.run(data)
+    apart = LoadClaims("d", DataConfig(limit=4), corpus="d", held_out="h", hypothesis=hypothesis)
+    assert len(apart.run(data)[0].rows) == 4
+
+
+@pytest.mark.parametrize("first, warnings", [(0, 1), (3, 0)])
+def test_claims_in_two_splits_are_a_warning(first: int, warnings: int) -> None:
+    splits = {**CLAIM_SPLITS, "claims_train": CLAIMS[first:]}
+    with capture_logs() as logs:
+        LoadClaims("claims").run(store(claims=splits))
+    assert [log["event"][:40] for log in logs] == [
+        "3 of 3 claims to evaluate on are trained"
+    ] * warnings
 
 
 def test_a_corpus_of_several_files_is_ambiguous() -> None:

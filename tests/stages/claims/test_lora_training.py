@@ -111,3 +111,9 @@ def test_equal_rows_share_a_file_that_stays_as_it_is(tmp_path: Path) -> None:
     assert train("second").stat().st_ino == identity
     path.write_bytes(content[:10])
     assert train("third").read_bytes() == content
+
+
+def test_columns_that_are_not_read_are_refused(tmp_path: Path) -> None:
+    rows = [ROWS[0], {**ROWS[1], "system": "Be brief."}]
+    with pytest.raises(DataError, match="row 1: the column 'system' is not supported"):
+        submit(LoraConfig("a", "tiny"), rows, runs=tmp_path, training="fake")
