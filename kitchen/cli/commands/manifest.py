@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,34 +12,25 @@ from typing import Any
 from kitchen.cli.commands.json_output import as_json
 from kitchen.config.pipeline import PipelineOptions, PipelineRun
 from kitchen.engine.observers import Observer
-from kitchen.errors import ConfigError, did_you_mean
+from kitchen.errors import ConfigError, DataError, SuiteFailed
 from kitchen.ports import BlobStore
-from kitchen.runs.jsonl import read_lines
 from kitchen.runs.store import list_runs, read_run
 from kitchen.safe_text import read_json
 
 MANIFEST = "manifest.json"  # in the run's folder
 _PROBLEMS = "validation.jsonl"
+_REQUEST = ("arguments", "arguments_sha256", "backend", "files", "checkpoint_dir", "output")
+_OF_MONITOR = "monitor/"  # metrics of weights in training
 _OF_VALIDATION = ("tests_passed", "tests_skipped", "rows_validated")
 
 
 class ManifestWriter(Observer):
     """Writes the manifest after every step of the recipe, and when the run ends or fails."""
 
-    def __init__(
-        self, blobs: BlobStore, command: str, prepared: PipelineRun, options: PipelineOptions
-    ) -> None:
+    def __init__(self, blobs: BlobStore, request: Mapping[str, Any]) -> None:
         self._blobs = blobs
         self._run = ""
-        arguments = {"command": command, **asdict(options)}
-        self._request: dict[str, Any] = {
-            "arguments": arguments,
-            "arguments_sha256": _digest(arguments),
-            "backend": prepared.backend,
-            "files": {name: _file(path) for name, path in prepared.files.items()},
-            "checkpoint_dir": _text(prepared.paths.get("output.checkpoint_dir")),
-            "output": _text(prepared.paths.get("evaluation.output_path")),
-        }
+        self._request = request
 
     def run_started(self, run: str, step: object) -> None:
         self._run = run
@@ -54,6 +45,46 @@ class ManifestWriter(Observer):
         if self._run:
             content = as_json(build_manifest(self._blobs, self._run, self._request))
             self._blobs.write(f"{self._run}/{MANIFEST}", f"{content}\n".encode())
+
+
+def request_of(command: str, prepared: PipelineRun, options: PipelineOptions) -> dict[str, Any]:
+    """Return how a run is requested, as its manifest shows it."""
+    arguments = {"command": command, **asdict(options)}
+    return {
+        "arguments": arguments,
+        "arguments_sha256": _digest(arguments),
+        "backend": prepared.backend,
+        "files": {name: _file(path) for name, path in prepared.files.items()},
+        "checkpoint_dir": _text(prepared.paths.get("output.checkpoint_dir")),
+        "output": _text(prepared.paths.get("evaluation.output_path")),
+    }
+
+
+def manifest_of_resumed(blobs: BlobStore, run: str) -> Sequence[Observer]:
+    """Return the writer of the manifest of a run to resume; none for one without a manifest.
+
+    Raises DataError if the manifest is damaged.
+    """
+    request = _recorded_request(blobs, run)
+    return [] if request is None else [ManifestWriter(blobs, request)]
+
+
+def _recorded_request(blobs: BlobStore, run: str) -> dict[str, Any] | None:
+    """Return how a run was requested, from its manifest; None without one."""
+    name = f"{run}/{MANIFEST}"
+    data = blobs.read(name)
+    if data is None:
+        return None
+    try:
+        manifest = read_json(data)
+        _ = manifest["files"]["pipeline"]["path"]
+        return {key: manifest[key] for key in _REQUEST}
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            f"{blobs.locate(name)} is damaged ({why}); restore it from a copy, or delete it to "
+            "resume the run without a manifest"
+        ) from error
 
 
 def build_manifest(blobs: BlobStore, run: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,49 +119,71 @@ def build_manifest(blobs: BlobStore, run: str, request: Mapping[str, Any]) -> di
 
 
 def _is_of_training(metric: str) -> bool:
+    if metric.startswith(_OF_MONITOR):
+        return True
     return "/" not in metric and metric not in _OF_VALIDATION
 
 
 def _is_of_evaluation(metric: str) -> bool:
-    return "/" in metric and not metric.startswith("data/")
+    return "/" in metric and not metric.startswith(("data/", _OF_MONITOR))
 
 
 def _validation(blobs: BlobStore, run: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return how the tests ended, and how many problems the data has."""
-    gate = record["order"]["settings"].get("gate", {})
-    metrics, where = record["metrics"], " ".join(record.get("where", ()))
-    tests = "none" if gate.get("tests") is None else "not run"
+    metrics = record["metrics"]
     if record["facts"].get("validation") == "skipped":
         return {"pytest": "skipped", "dataset_errors": None}
-    if "tests_passed" in metrics:
-        tests = "passed"
-    elif "RunTestSuite" in where:
-        tests = "failed"
-    problems = None
-    if blobs.read(f"{run}/{_PROBLEMS}") is not None:
-        problems = len(read_lines(blobs, f"{run}/{_PROBLEMS}"))
     return {
-        "pytest": tests,
+        "pytest": _suite_status(record),
         "tests_passed": metrics.get("tests_passed"),
-        "dataset_errors": problems,
+        "dataset_errors": _dataset_errors(blobs, run, record),
         "rows": metrics.get("rows_validated"),
     }
+
+
+def _suite_status(record: Mapping[str, Any]) -> str:
+    """Return none, not run, passed, failed, interrupted, or error if pytest could not run."""
+    if record["order"]["settings"].get("gate", {}).get("tests") is None:
+        return "none"
+    if "tests_passed" in record["metrics"]:
+        return "passed"
+    if not _ended_in(record, "RunTestSuite"):
+        return "not run"
+    if record["status"] == "interrupted":
+        return "interrupted"
+    return "failed" if record["exit_code"] == SuiteFailed.exit_code else "error"
+
+
+def _dataset_errors(blobs: BlobStore, run: str, record: Mapping[str, Any]) -> int | None:
+    """Return the number of problems of the data; None if it was not validated to the end.
+
+    The file of problems may be large, and is read only after a validation that found some.
+    """
+    if "rows_validated" in record["metrics"]:
+        return 0
+    if record["status"] == "interrupted" or not _ended_in(record, "ValidateData"):
+        return None
+    problems = blobs.read(f"{run}/{_PROBLEMS}")
+    return None if problems is None else problems.count(b"\n")
+
+
+def _ended_in(record: Mapping[str, Any], stage: str) -> bool:
+    """Return whether a run has ended in this stage without completing it."""
+    return record["status"] != "running" and stage in " ".join(record.get("where", ()))
 
 
 def read_manifest(blobs: BlobStore, run: str) -> dict[str, Any]:
     """Return the manifest of a run as its record is now, such as after `kitchen resume`.
 
-    Raises ConfigError for a run that `thinker` did not start.
+    Raises ConfigError for a run that `thinker` did not start, and DataError for a damaged manifest.
     """
     record = read_run(blobs, run)
-    data = blobs.read(f"{run}/{MANIFEST}")
-    if data is None:
+    request = _recorded_request(blobs, run)
+    if request is None:
         raise ConfigError(
             f"the run {run!r} of {record['recipe']} has no {MANIFEST}: `thinker` did not start it"
         )
-    manifest = read_json(data)
-    keys = ("arguments", "arguments_sha256", "backend", "files", "checkpoint_dir", "output")
-    return build_manifest(blobs, run, {key: manifest[key] for key in keys})
+    return build_manifest(blobs, run, request)
 
 
 def newest_manifest(blobs: BlobStore) -> str:
@@ -138,7 +191,7 @@ def newest_manifest(blobs: BlobStore) -> str:
     runs = [run for run in list_runs(blobs) if blobs.read(f"{run.id}/{MANIFEST}") is not None]
     if not runs:
         where = blobs.locate("x").removesuffix("/x")
-        raise ConfigError(f"there is no run of `thinker` in {where}; {did_you_mean('', ())}")
+        raise ConfigError(f"there is no run of `thinker` in {where}; run `thinker run` first")
     return max(runs, key=lambda run: run.started).id
 
 

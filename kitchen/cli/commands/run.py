@@ -14,6 +14,7 @@ from rich.console import Console
 from kitchen.artifacts.publish import NotPublished
 from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, reasons, report_error
 from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.manifest import manifest_of_resumed
 from kitchen.cli.console import ConsoleObserver, clock, console
 from kitchen.cli.curves import curve_lines, overfitting_note
 from kitchen.cli.streams import drop_unread_output
@@ -130,7 +131,8 @@ def resume(name: str, adapters: AdapterChoice, output: OutputOptions) -> int:
                 console().print(note, soft_wrap=True)
                 outcome = _outcome(None, Kitchen(blobs=blobs), name, 0.0)
             else:
-                outcome = _execute(_recorded_run(name, order, adapters), output)
+                observers = manifest_of_resumed(blobs, name)
+                outcome = _execute(_recorded_run(name, order, adapters), output, observers)
         except KitchenError as error:
             report_error(error, debug=output.debug)
             outcome = _refusal(error, name)

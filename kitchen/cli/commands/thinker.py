@@ -10,7 +10,7 @@ from typing import Any
 
 from kitchen.cli.commands.errors import exit_code, failed_stage, reasons, report_error
 from kitchen.cli.commands.json_output import as_json
-from kitchen.cli.commands.manifest import ManifestWriter, newest_manifest, read_manifest
+from kitchen.cli.commands.manifest import ManifestWriter, newest_manifest, read_manifest, request_of
 from kitchen.cli.commands.run import OutputOptions, run
 from kitchen.cli.commands.system_info import devices
 from kitchen.cli.console import console, table
@@ -21,7 +21,7 @@ from kitchen.config.pipeline import (
     PipelineRun,
     find_pipeline,
 )
-from kitchen.config.request import RunRequest, resolve_request
+from kitchen.config.request import Problems, ResolvedRequest, RunRequest, resolve_request
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import BackendError, ConfigError, KitchenError
 from kitchen.secrets import printable
@@ -64,7 +64,7 @@ def run_pipeline(
     request = RunRequest(
         prepared.recipe, (), None, adapters, options.strict, implied=prepared.settings
     )
-    writer = ManifestWriter(open_blobs(adapters), command, prepared, pipeline)
+    writer = ManifestWriter(open_blobs(adapters), request_of(command, prepared, pipeline))
     output = OutputOptions(options.json, options.debug)
     report = _PipelineReporter(prepared)
     return run(request, output, options.name, (writer,), report=report)
@@ -92,18 +92,48 @@ def _device_names() -> Sequence[Any]:
 
 
 def show_info(options: ThinkerOptions, pipeline: PipelineOptions) -> int:
-    """Print the resolved configuration of a pipeline: backend, model, paths and settings."""
+    """Print the resolved configuration of a pipeline: backend, model, paths and settings.
+
+    Problems that would refuse a run are errors, with their exit code.
+    """
     prepared = find_pipeline().prepare("info", options.config, pipeline)
-    not_honoured = _not_honoured(prepared, options)
+    resolved = _resolve(prepared, options)
+    not_honoured = None if resolved.plan is None else resolved.plan.not_honoured
+    _print_info(prepared, not_honoured, options)
+    if not resolved.problems:
+        return 0
+    problems = Problems(resolved.problems)
+    _PipelineReporter(prepared)(problems, debug=options.debug)
+    return problems.exit_code
+
+
+def _resolve(prepared: PipelineRun, options: ThinkerOptions) -> ResolvedRequest:
+    """Plan the run of a pipeline, and collect all of its problems."""
+    adapters = _adapters(prepared, options)
+    request = RunRequest(prepared.recipe, (), None, adapters, implied=prepared.settings)
+    resolved = resolve_request(request)
+    with resolved.collecting():
+        _check_float16(prepared)
+    return resolved
+
+
+def _print_info(
+    prepared: PipelineRun, not_honoured: Sequence[str] | None, options: ThinkerOptions
+) -> None:
+    """Print a pipeline; `not_honoured` is None if it is not known."""
     settings = {".".join(item.keys): item.value for item in prepared.settings}
     files = {name: str(path) for name, path in prepared.files.items()}
     paths = {key: str(path) for key, path in prepared.paths.items()}
     if options.json:
-        shown = {"backend": prepared.backend, "adapters": prepared.adapters, "files": files}
-        shown |= {"recipe": prepared.recipe, "adapter_settings": prepared.adapter_settings}
+        shown: dict[str, Any] = {"backend": prepared.backend, "adapters": prepared.adapters}
+        shown |= {
+            "files": files,
+            "recipe": prepared.recipe,
+            "adapter_settings": prepared.adapter_settings,
+        }
         shown |= {"paths": paths, "settings": settings, "not_honoured": not_honoured}
         print(as_json(shown))
-        return 0
+        return
     out = console()
     head = [("backend", prepared.backend), ("recipe", prepared.recipe)]
     head += [("model", str(settings.get("model", settings.get("weights", "none"))))]
@@ -116,17 +146,8 @@ def show_info(options: ThinkerOptions, pipeline: PipelineOptions) -> int:
         (".".join(item.keys), yaml_value(item.value), item.source) for item in prepared.settings
     ]
     out.print(table(Table("Settings", ("setting", "value", "from"), tuple(rows))))
-    for setting in not_honoured:
+    for setting in ("not known",) if not_honoured is None else not_honoured:
         out.print(f"not honoured: {setting} (backend {prepared.backend})", style="yellow")
-    return 0
-
-
-def _not_honoured(prepared: PipelineRun, options: ThinkerOptions) -> Sequence[str]:
-    """Return the settings that the backend lacks, by the plan of the run if there is one."""
-    adapters = _adapters(prepared, options)
-    request = RunRequest(prepared.recipe, (), None, adapters, implied=prepared.settings)
-    plan = resolve_request(request).plan
-    return prepared.features if plan is None else plan.not_honoured
 
 
 def _presence(path: Path) -> str:

@@ -146,6 +146,13 @@ def test_a_changed_test_gives_a_new_verdict() -> None:
     assert "assert 1 == 2" in first.stderr
     assert manifest("one")["validation"]["pytest"] == "failed"
     assert manifest("one")["exit_status"] == 6
+    file = Path("runs/one/run.json")
+    changed = {**json.loads(file.read_text()), "status": "interrupted", "exit_code": 130}
+    file.write_text(json.dumps({**changed, "metrics": {"monitor/loss": 1.0, "dev/schema": 0.5}}))
+    shown = json.loads(thinker("manifest", "one").stdout)
+    assert shown["validation"]["pytest"] == "interrupted"
+    assert shown["training"]["metrics"] == {"monitor/loss": 1.0}
+    assert shown["evaluation"]["metrics"] == {"dev/schema": 0.5}
 
 
 def test_failed_tests_stop_the_run_before_training() -> None:
@@ -346,6 +353,15 @@ def test_info_shows_what_would_run() -> None:
     assert (shown["backend"], shown["settings"]["model"]) == ("fake", "tiny")
     assert shown["paths"]["data.train_file"] == str(Path.cwd() / "data/train.jsonl")
     assert shown["not_honoured"] == ["lora_alpha"]
+    change(PIPELINE_FILE, "  output_path", "  metrics: [bleau]\n  output_path")
+    refused = thinker("info", "--json")
+    assert refused.exit_code == 2
+    assert json.loads(refused.stdout)["settings"]["evaluation.metrics"] == ["bleau"]
+    assert "did you mean 'bleu'?" in refused.stderr
+    assert "run `thinker run` first" in thinker("manifest").stderr
+
+
+def test_info_shows_settings_as_text() -> None:
     text = thinker("info").stdout
     assert "not honoured: lora_alpha (backend fake)" in text
     assert "pipeline.yaml:2" in text
@@ -468,10 +484,18 @@ def test_a_failed_run_is_resumed_after_its_export(folder: Path) -> None:
     assert "kitchen resume first" in failed.stderr
     assert (manifest("first")["status"], manifest("first")["exit_status"]) == ("failed", 1)
     (folder / "score.txt").write_text("0.5")
+    whole = Path("runs/first/manifest.json").read_text()
+    Path("runs/first/manifest.json").write_text(whole[:99])
+    damaged = thinker("manifest", "first")
+    assert damaged.exit_code == 3
+    assert "runs/first/manifest.json is damaged (" in damaged.stderr
+    assert "is damaged (" in output(3, "resume", "first", "--trust")
+    Path("runs/first/manifest.json").write_text(whole)
     output(0, "resume", "first", "--trust")
     assert lines("predictions.jsonl")[0]["scores"]["score"] == 0.5
     assert exported_run(folder / "checkpoints/claims") == "first"
-    assert json.loads(thinker("manifest", "first").stdout)["status"] == "completed"
+    assert (manifest("first")["status"], manifest("first")["exit_status"]) == ("completed", 0)
+    assert json.loads(thinker("manifest", "first").stdout) == manifest("first")
 
 
 def test_predictions_that_cannot_be_written_are_refused(folder: Path) -> None:
