@@ -302,7 +302,8 @@ def _parsed(
 def _warn_left_out(bad_rows: Sequence[BadRow]) -> None:
     if bad_rows:
         first = bad_rows[0]
+        counted = "1 row is" if len(bad_rows) == 1 else f"{len(bad_rows):,} rows are"
         log.warning(
-            f"{len(bad_rows)} rows are left out (reading.bad_rows=drop), the first because "
+            f"{counted} left out (reading.bad_rows=drop), the first because "
             f"{first.reason} ({first.where})"
         )

@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from kitchen.errors import ConfigError
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval
 from kitchen.types import Metrics, Result, Table
 from stages.claims.antagonist import AntagonistConfig, AntagonistReport, FlagAnswers
-from stages.claims.evaluation import ClaimEvalConfig, ClaimEvaluation, scores_by_measure
+from stages.claims.claim_metrics import find_metrics
+from stages.claims.evaluation import (
+    SAMPLED_VALID,
+    ClaimEvalConfig,
+    ClaimEvaluation,
+    scores_by_measure,
+)
 from stages.claims.loading import TrainClaims
 from stages.claims.open_scorers import ScorerConfig
 from stages.claims.semantics import SEMANTIC_MEASURES, ScoreSemantics, SemanticScores
@@ -127,7 +134,12 @@ class CheckTargets(Stage):
 
     def verify(self) -> None:
         self.evaluation.check_sampled("targets", self.targets.names)
-        known = (*self.evaluation.measures, *SEMANTIC_MEASURES, *OTHER_MEASURES)
+        others = (SAMPLED_VALID, *SEMANTIC_MEASURES, *OTHER_MEASURES)
+        if taken := [name for name in find_metrics(self.evaluation.metrics) if name in others]:
+            raise ConfigError(
+                f"evaluation.metrics: there is already a measure {taken[0]!r}; rename the function"
+            )
+        known = (*self.evaluation.measures, *others)
         self.targets.check_names("targets", known)
 
 

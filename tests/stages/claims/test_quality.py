@@ -27,3 +27,13 @@ def test_a_target_of_drawn_answers_needs_draws() -> None:
     [problem] = verify(recipe.workflow(), {})
     assert isinstance(problem, ConfigError)
     assert "evaluation.draws=0" in str(problem)
+
+
+def chirality(answer: str, reference: str) -> float:
+    return float(answer == reference)
+
+
+def test_a_metric_with_the_name_of_a_measure_is_refused() -> None:
+    recipe = ClaimEvaluation(evaluation={"metrics": (f"{__name__}:chirality",)})
+    [problem] = verify(recipe.workflow(), {})
+    assert "there is already a measure 'chirality'" in str(problem)
