@@ -39,6 +39,11 @@ _PARTS: Mapping[str, str] = {
     "WritePredictions": "evaluation",
     "ReadPredictions": "antagonist",
     "FlagAnswers": "antagonist",
+    "OpenScorers": "antagonist",  # the files set a scorer in the section `antagonist`
+    "CalibrateEntailment": "antagonist",
+    "ScoreSemantics": "antagonist",
+    "CheckTargets": "evaluation",
+    "RequireTargets": "evaluation",
 }
 
 
