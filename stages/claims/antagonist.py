@@ -21,7 +21,7 @@ from stages.claims.loading import HeldOutClaims
 from stages.claims.measures import relations_by_document
 from stages.claims.rows import ClaimRow
 from stages.claims.semantics import Assertion, SemanticScores
-from stages.claims.topology import topology
+from stages.claims.topology import check_graph_package, topology
 
 Severity = Literal["HIGH", "MEDIUM"]
 ORDER: Sequence[Severity] = ("HIGH", "MEDIUM")  # of severities, highest first
@@ -197,6 +197,9 @@ class FlagAnswers(Stage):
     """
 
     config: AntagonistConfig = AntagonistConfig()
+
+    def verify(self) -> None:
+        check_graph_package()
 
     def run(
         self,

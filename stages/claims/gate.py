@@ -132,6 +132,11 @@ def _masked_output(text: str) -> str:
 def _failure(path: str, result: SuiteResult) -> str:
     """Return the first line of the error of a suite that failed."""
     broken = result.failed + result.errors
+    if not broken and result.exit_status == 0:
+        return (
+            f"tests: no test passed in {path}: {result.skipped} skipped, so nothing was tested; "
+            "check the reasons of the skips"
+        )
     if not broken:
         return f"tests: pytest ended with status {result.exit_status} in {path}"
     names = ", ".join(dict.fromkeys(result.failures))

@@ -51,7 +51,9 @@ class SimilarityScorer(Protocol):
 class LexicalEntailment:
     """A baseline without a model: the share of the hypothesis's words that the premise has.
 
-    It cannot tell "lowers" from "raises" where the premise has both words, and knows no negation.
+    It cannot tell "lowers" from "raises" where the premise has both words, and knows no negation. A
+    run of letters is a word, so a sentence of a script without spaces is one word. A hypothesis
+    without a word scores 0.
     """
 
     def fits(self, pair: TextPair) -> bool:
@@ -66,7 +68,7 @@ class LexicalEntailment:
 
 def _word_share(pair: TextPair) -> float:
     words = _words(pair.hypothesis)
-    return len(words & _words(pair.premise)) / len(words) if words else 1.0
+    return len(words & _words(pair.premise)) / len(words) if words else 0.0
 
 
 def _words(text: str) -> set[str]:

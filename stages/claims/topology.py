@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-import networkx as nx
-
-from kitchen.errors import ConfigError
+from kitchen.config.extras import install_command_for
+from kitchen.errors import BackendError, ConfigError
 from stages.claims.answer import ClaimAnswer
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -22,11 +26,21 @@ class Topology:
     chirality: float  # 0..1: how evenly the relations to a claim are split; 0.5 supports is 1
 
 
+def check_graph_package() -> None:
+    """Raise BackendError, with the pip command, if the package of graphs is not installed."""
+    if find_spec("networkx") is None:
+        raise BackendError(
+            f"antagonist: the package networkx is not installed: {install_command_for('networkx')}"
+        )
+
+
 def claim_graph(answer: ClaimAnswer) -> nx.Graph[str]:
     """Return the undirected graph of an answer; relations of unknown claims are left out.
 
     Several relations of one pair are one edge.
     """
+    import networkx as nx
+
     graph: nx.Graph[str] = nx.Graph()
     graph.add_nodes_from(claim.id for claim in answer.claims)
     known = set(graph.nodes)
@@ -38,6 +52,8 @@ def claim_graph(answer: ClaimAnswer) -> nx.Graph[str]:
 
 def topology(answer: ClaimAnswer) -> Topology:
     """Return the structure of an answer's graph."""
+    import networkx as nx
+
     graph = claim_graph(answer)
     components = nx.number_connected_components(graph)
     cycles = graph.number_of_edges() - graph.number_of_nodes() + components

@@ -16,6 +16,7 @@ HEAVY = frozenset(
         "httpx2",
         "huggingface_hub",
         "math_verify",
+        "networkx",
         "pandas",
         "peft",
         "pyarrow",

@@ -45,6 +45,11 @@ _PARTS: Mapping[str, str] = {
     "CheckTargets": "evaluation",
     "RequireTargets": "evaluation",
 }
+# recipes -> the part of the pipeline that an error of no known stage belongs to
+_PARTS_OF_RECIPES: Mapping[str, str] = {
+    "recipes.claim_evaluation": "evaluation",
+    "recipes.claim_antagonist": "antagonist",
+}
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,8 @@ class _PipelineReporter:
             report_error(error, debug=True)
         where = failed_stage(error).rpartition("> ")[2].strip()
         for problem in getattr(error, "problems", (error,)):
-            stage = "OpenSession" if isinstance(problem, BackendError) and not where else where
+            of_backend = isinstance(problem, BackendError) and self.prepared is not None
+            stage = "OpenSession" if of_backend and not where else where
             for reason in reasons(problem):
                 print(f"[thinker] error: {self._placed(reason, stage)}", file=sys.stderr)
         for hint in hints:
@@ -195,7 +201,9 @@ class _PipelineReporter:
 
     def _placed(self, reason: str, stage: str) -> str:
         """Return a reason that begins with the part of the pipeline that failed."""
-        part = _PARTS.get(stage, "training") if stage else self.default
+        recipe = "" if self.prepared is None else self.prepared.recipe
+        other = _PARTS_OF_RECIPES.get(recipe, "training")
+        part = _PARTS.get(stage, other) if stage else self.default
         known = [name for name in _PARTS.values() if reason.startswith(f"{name}: ")]
         if known:
             return reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -213,6 +214,31 @@ def test_failures_name_the_part_the_place_and_the_fix(
     assert "[thinker] error: " in result.stderr
     assert message in result.stderr
     assert not Path("runs").exists()
+
+
+def test_a_suite_whose_tests_are_all_skipped_is_refused() -> None:
+    TEST.write_text("import pytest\n@pytest.mark.skip\ndef test_it():\n    pass\n")
+    result = thinker("validate")
+    assert result.exit_code == 6
+    assert "[thinker] error: tests: no test passed in " in result.stderr
+
+
+def test_only_the_antagonist_needs_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    assert thinker("train", "--skip-validation").exit_code == 0
+    result = thinker("run", "--skip-validation")
+    assert result.exit_code == 4
+    assert "[thinker] error: antagonist: the package networkx is not installed" in result.stderr
+    assert "crucible-kitchen[claims]" in result.stderr
+
+
+def test_errors_of_scorers_name_the_antagonist() -> None:
+    write_rows(Path("predictions.jsonl"), [])
+    with PIPELINE_FILE.open("a") as file:
+        file.write("antagonist:\n  scorer: path:none\n")
+    result = thinker("antagonist")
+    assert result.exit_code == 4
+    assert f"[thinker] error: antagonist: path:{Path.cwd()}/none: there is no" in result.stderr
 
 
 def test_float16_on_a_cpu_is_refused() -> None:

@@ -91,5 +91,6 @@ def test_the_baseline_is_the_share_of_words() -> None:
         TextPair("Aspirin lowered pain, in mice.", "aspirin lowered blood pressure"),
         TextPair("Pain.", "pain"),
         TextPair("Pain.", "mice"),
+        TextPair("Pain.", "—"),
     ]
-    assert asyncio.run(LexicalEntailment().score(pairs)) == [0.5, 1.0, 0.0]
+    assert asyncio.run(LexicalEntailment().score(pairs)) == [0.5, 1.0, 0.0, 0.0]

@@ -52,6 +52,12 @@ def test_markers_and_arguments_select_tests(suite: Path) -> None:
     assert (result.passed, result.failed) == (1, 0)
 
 
+def test_a_suite_without_a_test_that_passes_is_not_ok(suite: Path) -> None:
+    result = run_test_suite(suite, args=["-k", "left_out"])
+    assert (result.exit_status, result.passed, result.skipped) == (0, 0, 1)
+    assert not result.ok
+
+
 def test_a_changed_test_gives_a_new_result(suite: Path) -> None:
     path = suite / "test_mine.py"
     path.write_text("def test_one():\n    assert False\n")
