@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError
@@ -40,7 +40,7 @@ class ClaimEvalConfig:
     tries: Tries = 1  # answers sampled per claim; scores are means over them
     # more answers per claim, sampled at temperature 1, whose citations alone are scored
     # (citation_valid_sampled); 0 for none
-    draws: NonNegativeInt = 0
+    draws: Annotated[int, Field(ge=0, le=10_000)] = 0
     # further metrics of answers with a right answer: names of installed ones, such as bleu, or
     # MODULE:FUNCTION for your own
     metrics: tuple[str, ...] = ()
