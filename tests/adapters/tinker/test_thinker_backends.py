@@ -61,8 +61,9 @@ def test_both_backends_give_the_same_weights_and_measures(
         assert again.exit_code == 0, again.output
         assert read_run(LocalBlobs("runs"), "again")["facts"]["weights"] == "run:tinker@final"
         for name, value in read_run(LocalBlobs("runs"), "again")["metrics"].items():
-            if name.startswith("held_out/"):
-                assert value == pytest.approx(remote_value(remote, name), abs=1e-9)
+            # an evaluation has no training, of which some targets are
+            if name.startswith("held_out/") and "/targets_" not in name:
+                assert value == pytest.approx(remote_value(remote, name), abs=1e-9), name
 
 
 def remote_value(rows: list[dict[str, Any]], name: str) -> Any:
