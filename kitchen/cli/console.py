@@ -220,8 +220,8 @@ class ConsoleObserver(Observer):
         loops = event.location.loops
         self._print_finished(loops)
         if loops and metrics and not event.replayed:
-            self._update(loops, event.progress, metrics)
-            self._keep_sample(loops[-1], event.published)
+            line = self._update(loops, event.progress, metrics)
+            line.sample = line.sample or _first_sample(event.published)
         elif not loops:
             self._print_stage(event, metrics)
         for value in event.published:
@@ -251,8 +251,8 @@ class ConsoleObserver(Observer):
 
     def _update(
         self, loops: tuple[LoopStep, ...], progress: Progress, metrics: Mapping[str, float]
-    ) -> None:
-        """Add metrics to the line of a step, and show it in the bar."""
+    ) -> _Line:
+        """Add metrics to the line of a step, show it in the bar, and return it."""
         now = time.perf_counter() - self._start_time
         done = 0.0 if progress.done is None else progress.done + progress.width
         loop = self._loops.setdefault(loops[-1].loop, _Loop())
@@ -268,6 +268,7 @@ class ConsoleObserver(Observer):
                 description=self._head(line),
                 detail=loop.detail(shown),
             )
+        return line
 
     def _ordered(self, metrics: Mapping[str, float], most: int) -> dict[str, float]:
         """Return the headline metrics, with their last values, and up to `most` in all."""
@@ -297,14 +298,6 @@ class ConsoleObserver(Observer):
                 return line
         self._lines.append(_Line(loops, now, done))
         return self._lines[-1]
-
-    def _keep_sample(self, at: LoopStep, published: Sequence[Published]) -> None:
-        """Keep the first text that the model wrote in a step, for its line."""
-        for value in published:
-            if isinstance(value, Samples) and value.rows:
-                for line in self._lines:
-                    if (line.at.loop, line.at.step) == (at.loop, at.step) and not line.sample:
-                        line.sample = value.rows[0]
 
     def _print_finished(self, loops: Iterable[LoopStep]) -> None:
         """Print the steps that have finished when a stage inside these loop iterations is done."""
@@ -351,6 +344,12 @@ def _number(value: float) -> str:
     """Return a count with all its digits, and other numbers with four."""
     is_count = math.isfinite(value) and value == int(value) and abs(value) < 1e15
     return f"{int(value):,}" if is_count else f"{value:.4g}"
+
+
+def _first_sample(published: Iterable[Published]) -> Mapping[str, Any] | None:
+    """Return the first text that the model wrote among published values, if there is any."""
+    samples = (value.rows for value in published if isinstance(value, Samples))
+    return next(chain.from_iterable(samples), None)
 
 
 def _sample_line(sample: Mapping[str, Any]) -> str:

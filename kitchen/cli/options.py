@@ -236,12 +236,13 @@ class SettingsCommand(TyperCommand):
         given = list(args)
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:
-            option = getattr(error, "option_name", None)
-            known = getattr(error, "possibilities", None) or []
-            if option is not None and not get_close_matches(option, known, cutoff=0.85):
-                text = f"No such option: {option}. {_as_setting(option, given)}"
-                setattr(error, "message", text)  # noqa: B010 of typer's own copy of click
+        except Exception as caught:
+            error: Any = caught
+            # the error of an unknown option, whose class is in typer's own copy of click
+            if hasattr(error, "possibilities"):
+                option, known = error.option_name, error.possibilities or []
+                if not get_close_matches(option, known, cutoff=0.85):
+                    error.message = f"No such option: {option}. {_as_setting(option, given)}"
             raise
 
 

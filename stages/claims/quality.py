@@ -146,7 +146,7 @@ class CheckTargets(Stage):
 class RequireTargets(Stage):
     """End the run with exit code 5 if a target is not met on the first held-out set.
 
-    A stage of its own, so that the run has recorded all targets and their values by then.
+    It follows CheckTargets, so that the run has recorded all targets and their values by then.
     """
 
     def run(self, checked: CheckedTargets) -> None:

@@ -297,3 +297,9 @@ def test_a_mistyped_option_is_not_called_a_setting() -> None:
     shown = output(2, "run", "recipes.sl_basic", "--trainin", "fake")
     assert "--training" in shown
     assert "without dashes" not in shown
+
+
+def test_an_option_without_its_value_is_not_called_a_setting() -> None:
+    shown = output(2, "run", "recipes.sl_basic", "--name")
+    assert "--name" in shown
+    assert "without dashes" not in shown
