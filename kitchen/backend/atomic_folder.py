@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and the SHA-256 of files."""
+"""Folders and files that appear whole or not at all, and the SHA-256 of files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,15 @@ def check_folder_unused(folder: Path) -> None:
         raise ConfigError(
             f"{folder} is the working directory, which cannot be replaced; give a folder inside it"
         )
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that is seen whole or not at all; its folder is made. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent) as folder:
+        part = Path(folder) / path.name
+        part.write_bytes(content)
+        os.replace(part, path)
 
 
 def sha256_of_files(files: Iterable[Path]) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from pydantic import (
 )
 
 from kitchen.api import submit as submit_recipe
+from kitchen.backend.atomic_folder import write_atomically
 from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, check_run_name
 from kitchen.errors import ConfigError, DataError
 from kitchen.runs.handle import Run
@@ -176,13 +175,8 @@ def _write_rows(rows: Sequence[Mapping[str, Any]], runs: Path) -> str:
 
 def _write_once(path: Path, content: bytes) -> None:
     """Write a file atomically, unless it has this content: another run may be reading it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_file() and path.read_bytes() == content:
-        return
-    with tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent) as folder:
-        part = Path(folder) / path.name
-        part.write_bytes(content)
-        os.replace(part, path)
+    if not path.is_file() or path.read_bytes() != content:
+        write_atomically(path, content)
 
 
 def _row(at: int, row: Any) -> dict[str, str]:

@@ -6,14 +6,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kitchen.artifacts.publish import write_chat_template
 from kitchen.artifacts.weights import weights_of
-from kitchen.backend.atomic_folder import atomic_folder, check_folder_unused
+from kitchen.backend.atomic_folder import atomic_folder, check_folder_unused, write_atomically
 from kitchen.backend.temporary import MARKER
 from kitchen.errors import ConfigError, DataError, RunFailed, did_you_mean
 from kitchen.ports import BlobStore, CheckpointStore, TrainingClient
@@ -147,17 +146,11 @@ class WritePredictions(Stage):
     def run(self, evaluation: ClaimEvaluation, held_out: HeldOutClaims) -> Table:
         rows = list(_predictions(evaluation, held_out))
         path = Path(self.path)
-        part = path.with_name(f".{path.name}.part")
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("w", encoding="utf-8") as file:
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            os.replace(part, path)
+            write_atomically(path, "".join(lines).encode())
         except OSError as error:
             raise RunFailed(f"output_path: {path} cannot be written ({error.strerror})") from error
-        finally:
-            with suppress(OSError):  # it is there only after a failure, which is raised
-                part.unlink(missing_ok=True)
         return Table("Predictions", ("answers", "file"), ((f"{len(rows):,}", self.path),))
 
 

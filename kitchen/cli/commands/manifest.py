@@ -188,11 +188,11 @@ def read_manifest(blobs: BlobStore, run: str) -> dict[str, Any]:
 
 def newest_manifest(blobs: BlobStore) -> str:
     """Return the newest run of `thinker`; raises ConfigError if there is none."""
-    runs = [run for run in list_runs(blobs) if blobs.read(f"{run.id}/{MANIFEST}") is not None]
-    if not runs:
-        where = blobs.locate("x").removesuffix("/x")
-        raise ConfigError(f"there is no run of `thinker` in {where}; run `thinker run` first")
-    return max(runs, key=lambda run: run.started).id
+    for run in sorted(list_runs(blobs), key=lambda run: run.started, reverse=True):
+        if blobs.read(f"{run.id}/{MANIFEST}") is not None:
+            return run.id
+    where = blobs.locate("x").removesuffix("/x")
+    raise ConfigError(f"there is no run of `thinker` in {where}; run `thinker run` first")
 
 
 def _file(path: Path) -> dict[str, str]:
