@@ -103,12 +103,15 @@ class Adam:
         check_numbers(vars(self), above_0=("eps",), below_1=("beta1", "beta2"))
 
 
+DEFAULT_ALPHA = 32.0  # of LoRA at every rank, on Tinker and on the local engine
+
+
 @dataclass(frozen=True)
 class Lora:
     """Shape and scope of LoRA weights (Hu et al., 2021, arXiv:2106.09685)."""
 
     rank: int = 32
-    alpha: float | None = None  # None: the backend's default, which is 32 at every rank locally
+    alpha: float | None = None  # None for DEFAULT_ALPHA
     dropout: float = 0.0
     seed: int = 0  # of the initial weights and of dropout
     train_attn: bool = True

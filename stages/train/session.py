@@ -21,7 +21,7 @@ from kitchen.ports import (
 )
 from kitchen.ports.training import find_catalog
 from kitchen.stage import Need, Stage
-from kitchen.types import Checkpoint, Facts, Lora, RunId, Table
+from kitchen.types import DEFAULT_ALPHA, Checkpoint, Facts, Lora, RunId, Table
 from stages.train.suggested_lr import TrainedModel
 
 C = TypeVar("C", bound=Checkpoint)
@@ -71,7 +71,7 @@ class OpenSession(Stage):
 
     def needs(self) -> Iterable[Need]:
         is_set = {
-            "lora_alpha": self.lora.alpha is not None,
+            "lora_alpha": self.lora.alpha not in (None, DEFAULT_ALPHA),
             "lora_dropout": self.lora.dropout > 0,
             "lora_targets": not (self.lora.train_attn and self.lora.train_mlp),
         }

@@ -12,9 +12,8 @@ from torch import nn
 from adapters.peft.adapter_folder import CHECK_BASE
 from adapters.peft.model.lora_dropout import Dropout
 from kitchen.errors import BackendError, ConfigError
-from kitchen.types import Lora
+from kitchen.types import DEFAULT_ALPHA, Lora
 
-DEFAULT_ALPHA = 32.0  # at every rank
 PREFIX = "base_model.model."  # PEFT puts this before the name of each layer
 ATTENTION, MLP = re.compile(r"attn|attention"), re.compile(r"mlp|ffn|feed_forward|experts|^fc")
 ROUTERS = frozenset({"gate", "router"})  # of mixtures of experts: never trained

@@ -42,14 +42,18 @@ def test_the_plan_is_shown_as_a_tree(here: Path) -> None:
         in shown
     )
     assert "rendering.max_tokens    512  command line" in shown
-    assert "not honoured: lora_alpha" in shown
     assert "no problems" in shown
     assert not (here / "runs").exists()
-    assert "not honoured" not in output(0, "check", "recipes.sl_basic")
+    assert "not honoured" not in shown, "the default alpha is the backend's own"
+    other = ("lora_alpha=16", "lora_dropout=0.1")
+    shown = output(0, *arguments, *other)
+    assert "not honoured: lora_alpha" in shown
+    assert "not honoured: lora_dropout" in shown
+    assert "not honoured" not in output(0, "check", "recipes.sl_basic", *other)
 
 
 def test_check_answers_in_json() -> None:
-    result = invoke("check", "recipes.sl_basic", *FAKE, "reading.limit=5", "--json")
+    result = invoke("check", "recipes.sl_basic", *FAKE, "reading.limit=5", "lora_rank=32", "--json")
     found = json.loads(result.stdout)
     assert found["exit_code"] == result.exit_code == 0
     assert found["sources"]["reading.limit"] == "command line"

@@ -134,7 +134,7 @@ def test_mistakes_of_configuration_end_with_2(here: Path, command: str) -> None:
         (*SMALL, "learning_rate=.inf"): "learning_rate=.inf",
         (*SMALL, "batch_size=true"): "batch_size=true",
         (*SMALL, "reading.held_out=2"): "reading.held_out=2",
-        ("recipes.sl_basic", "--training", "fake", "--strict"): "lora_alpha",
+        ("recipes.sl_basic", *FAKE, "lora_rank=8", "--strict"): "lora_alpha",
         ("recipes.dpo", *FAKE, "rendering.train_on=all_tokens"): "rendering.train_on=all_tokens",
         (
             "recipes.kto",
