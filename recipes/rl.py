@@ -15,9 +15,9 @@ from stages.tasks.reasoning_gym import load_tasks_stage
 class Rl(RolloutRecipe):
     """Policy gradient with group-relative advantages; the sampling weights may lag behind."""
 
-    # reward function: field_f1, exact, math, or MODULE:function for your own; null for field_f1 if
-    # all reference answers are JSON objects, else exact; games and reasoning-gym have their own
-    reward: str | None = None
+    # reward: field_f1, exact, math, or MODULE:function for your own; for a weighted sum a list, or
+    # weights by name; null for exact, or field_f1 if all reference answers are JSON objects
+    reward: tasks.RewardSetting = None
     grading: tasks.GradingConfig = tasks.GradingConfig()
     rendering: chat.PromptRendering = chat.PromptRendering()
     # centred: reward minus the group's mean (Dr. GRPO); normalised: also divided by the group's

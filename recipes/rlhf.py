@@ -14,9 +14,9 @@ class Rlhf(RolloutRecipe):
 
     # data set of comparisons; null to rank sampled answers to `dataset` by their rewards
     preferences: str | None = None
-    # reward function that ranks sampled answers: field_f1, exact, math, or MODULE:function for your
-    # own; null for field_f1 if all reference answers are JSON objects, else exact
-    reward: str | None = None
+    # reward that ranks sampled answers: field_f1, exact, math, or MODULE:function for your own; for
+    # a weighted sum a list, or weights by name; null for exact, or field_f1 for JSON objects
+    reward: tasks.RewardSetting = None
     grading: tasks.GradingConfig = tasks.GradingConfig()
     rendering: chat.PromptRendering = chat.PromptRendering()
     ranking: judges.RankingConfig = judges.RankingConfig()

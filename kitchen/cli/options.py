@@ -154,9 +154,9 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Load the recipe, the adapters and the reward function (reward=MODULE:function) that "
-        "the record of the run names, even if they are not installed here. This runs their code: "
-        "use it only for runs that you trust.",
+        help="Load the recipe, the adapters and the functions (MODULE:function, such as a reward) "
+        "that the record of the run names, even if they are not installed here. This runs their "
+        "code: use it only for runs that you trust.",
     ),
 ]
 TakeOver = Annotated[

@@ -62,6 +62,7 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "undesirable_weight": "use bad_weight",
         "teacher_model_name_or_path": "use teacher",
         "reward_funcs": "use reward",
+        "reward_weights": "use reward, with a weight by name as in reward.math=1",
         "num_generations": "use group",
         "max_completion_length": "use playing.max_tokens",
         "epsilon": "use loss=ppo with loss_options.clip_low_threshold and clip_high_threshold",

@@ -15,11 +15,12 @@ from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
 
-from kitchen.config.order import Order
+from kitchen.config.order import Order, nested_value
 from kitchen.errors import ConfigError
 
 _CONSENT = "Loading it runs its code. If you trust this run, add --trust (in Python trust=True)"
-_FUNCTIONS = ("reward",)  # settings of recipes that may name a function, as MODULE:function
+# settings of recipes that may name functions, as MODULE:function
+_FUNCTIONS = ("reward", "evaluation.metric", "evaluation.metrics", "check")
 # an address on this machine; programs read other forms, such as user@host, in different ways
 _THIS_MACHINE = re.compile(
     r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/[\w./-]*)?", re.ASCII
@@ -66,8 +67,8 @@ def check_trusted_order(
     """
     if not new_recipe:
         check_trusted_recipe(run, order.recipe, trust=trust)
-    if functions := {} if trust else _untrusted_functions(order):
-        names = " and ".join(f"{setting}={name}" for setting, name in functions.items())
+    if functions := [] if trust else _untrusted_functions(order):
+        names = " and ".join(functions)
         raise NotTrusted(f"the record of run {run!r} names a function, {names}. {_CONSENT}")
     check_trusted_adapters(run, order.recorded_adapters(replaced), trust=trust)
     check_trusted_settings(run, order.recorded_settings(replaced), trust=trust)
@@ -100,17 +101,19 @@ def needs_trust(order: Order, *, same_process: bool) -> bool:
     return bool(untrusted or functions) or not is_trusted_recipe or sends_secrets
 
 
-def _untrusted_functions(order: Order) -> Mapping[str, str]:
-    """Return the settings that name a function outside of the package `recipes`.
+def _untrusted_functions(order: Order) -> list[str]:
+    """Return the functions outside of the package `recipes` that settings name, as SETTING=NAME.
 
-    That its module has been imported is no reason for trust: `os:system` is a function, too.
+    That a module has been imported is no reason for trust: `os:system` is a function, too.
     """
-    names = {key: order.settings.get(key) for key in _FUNCTIONS}
-    return {
-        key: name
-        for key, name in names.items()
-        if isinstance(name, str) and ":" in name and not _is_trusted_recipe(name)
-    }
+    functions = []
+    for setting in _FUNCTIONS:
+        value = nested_value(order.settings, setting)
+        names = [value] if isinstance(value, str) else value  # or a list, or a mapping by name
+        for name in names if isinstance(names, list | tuple | Mapping) else ():
+            if isinstance(name, str) and ":" in name and not _is_trusted_recipe(name):
+                functions.append(f"{setting}={name}")
+    return functions
 
 
 def _untrusted_adapters(adapters: Mapping[str, str]) -> Mapping[str, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kitchen.ports.sampling import Message
@@ -18,6 +18,7 @@ class StepResult:
     reward: float | None
     messages: tuple[Message, ...] = ()  # the next messages; empty when the episode is over
     parsed: bool = True  # whether the answer has the requested form
+    parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, reported apart
 
 
 class Env(Protocol):

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kitchen.errors import ResumeError, is_user_file
+from kitchen.recipe import field_values
 from kitchen.stage import Stage
 from kitchen.workflow import Step, walk
 
@@ -63,12 +65,24 @@ def _modules_of(values: Iterable[Any]) -> Iterator[str]:
     for value in values:
         if isinstance(value, ModuleType):
             yield value.__name__
-        if isinstance(value, str) and ":" in value:  # a function by name, MODULE:function
-            yield value.partition(":")[0]
+        for text in _texts(value):
+            if ":" in text:  # a function by name, MODULE:function
+                yield text.partition(":")[0]
         for owner in (value, type(value)):
             name = getattr(owner, "__module__", None)
             if isinstance(name, str):
                 yield name
+
+
+def _texts(option: Any) -> Iterator[str]:
+    """Yield the texts in an option of a stage, also in its fields, items and keys."""
+    if isinstance(option, str):
+        yield option
+        return
+    values = field_values(option) or {}
+    items = option if isinstance(option, list | tuple) else chain(values, values.values())
+    for item in items:
+        yield from _texts(item)
 
 
 def _is_user_code(module: ModuleType) -> bool:

@@ -42,6 +42,7 @@ from stages.rl.rollouts import (
 from stages.tasks.games import PREFIX as GAMES
 from stages.tasks.grading import GradingConfig
 from stages.tasks.reasoning_gym import load_tasks_stage
+from stages.tasks.reward_setting import RewardSetting
 from stages.tasks.rewards import AS_IS, Prompt
 from stages.tasks.tasks import Tasks, check_not_empty, prompt_of_task
 
@@ -72,7 +73,7 @@ def comparison_source(
     reading: DataConfig,
     seed: int,
     max_rows: int,
-    reward: str | None,
+    reward: RewardSetting,
     ranking: RankingConfig,
     grading: GradingConfig = AS_IS,
 ) -> Stage:

@@ -18,7 +18,7 @@ from kitchen.types import Metrics, Samples, Table
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.evaluate.record import NO_SCORE, RecordedItem, counted, record_row
 from stages.evaluate.reference import open_sampler
-from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, Rollouts
+from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, Rollouts, recorded_parts
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.tasks import Tasks, item_of_task
 from stages.train.session import FinalWeights
@@ -136,6 +136,7 @@ def _samples(tasks: Tasks, rollouts: Mapping[str, Rollouts], when: str) -> Sampl
                 "when": when,
                 "text": rollout.text,
                 "reward": _reward(rollout),
+                **recorded_parts(rollout),
                 "parsed": rollout.parsed,
                 "truncated": rollout.truncated,
                 "failed": rollout.error,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -95,6 +95,7 @@ class Rollout:
     error: str = ""  # of a failed rollout, which has no episodes and no reward
     abstained: bool = False  # whether the environment gave no reward, so that `reward` is 0
     lost_tokens: int = 0  # sampled by a failed rollout, whose episodes are not kept
+    parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
 
     @classmethod
     def failure(
@@ -367,6 +368,7 @@ class _RolloutState:
     episodes: Sequence[Episode] = ()
     reward: float = 0.0
     abstained: bool = True  # no answer has a reward so far
+    parts: dict[str, float] = field(default_factory=dict)  # of the reward, by name
     answer: str = ""
     parsed: bool = True
     truncated: bool = False
@@ -396,6 +398,8 @@ class _RolloutState:
         if result.reward is not None:
             self.reward += result.reward
             self.abstained = False
+        for name, part in result.parts.items():
+            self.parts[name] = self.parts.get(name, 0.0) + part
         self.parsed = self.parsed and result.parsed
         self.done = not result.messages
         self.messages += [{"role": "assistant", "content": self.answer}, *result.messages]
@@ -418,6 +422,7 @@ class _RolloutState:
             self.truncated,
             StopReason.DONE if self.done else StopReason.MAX_TURNS,
             abstained=self.abstained,
+            parts=self.parts,
         )
 
 
@@ -486,7 +491,8 @@ class ReportRollouts(Stage):
         )
         if abstained:
             metrics["abstained"] = abstained / count
-        return Metrics(metrics | _reward_metrics(rewarded)), samples_of(rollouts, self.shown)
+        metrics |= _reward_metrics(rewarded) | _part_metrics(everything)
+        return Metrics(metrics), samples_of(rollouts, self.shown)
 
 
 def _reward_metrics(rewarded: Sequence[Rollout]) -> Metrics:
@@ -501,6 +507,15 @@ def _reward_metrics(rewarded: Sequence[Rollout]) -> Metrics:
         metrics[name] = float(np.mean(rewards))
         metrics[f"{name}_std"] = float(np.std(rewards))
     return metrics
+
+
+def _part_metrics(rollouts: Sequence[Rollout]) -> Metrics:
+    """Return the mean of each part of the rewards, over the rollouts that have it."""
+    by_name: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, part in rollout.parts.items():
+            by_name.setdefault(f"rewards/{name}", []).append(part)
+    return Metrics({name: float(np.mean(parts)) for name, parts in by_name.items()})
 
 
 def generation_metrics(rollouts: Rollouts) -> Metrics:
@@ -535,11 +550,17 @@ def samples_of(rollouts: Rollouts, count: int) -> Samples:
                 "tag": rollout.tag,
                 "text": rollout.text,
                 "reward": None if rollout.abstained else rollout.reward,
+                **recorded_parts(rollout),
                 "failed": rollout.error,
             }
             for rollout in recorded
         )
     )
+
+
+def recorded_parts(rollout: Rollout) -> Mapping[str, Mapping[str, float]]:
+    """Return the parts of the reward as a line of samples.jsonl shows them, if there are any."""
+    return {"rewards": dict(rollout.parts)} if rollout.parts else {}
 
 
 def succeeded(group: Iterable[Rollout]) -> list[Rollout]:

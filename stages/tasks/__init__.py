@@ -3,6 +3,7 @@
 from stages.tasks.games import MakeGames
 from stages.tasks.grading import GradingConfig
 from stages.tasks.reasoning_gym import MakeReasoningGym
+from stages.tasks.reward_setting import RewardSetting
 from stages.tasks.rewards import Prompt, Question, Reward
 from stages.tasks.tasks import (
     CheckPrompts,
@@ -24,6 +25,7 @@ __all__ = [
     "Prompt",
     "Question",
     "Reward",
+    "RewardSetting",
     "TaskBatch",
     "TaskBatches",
     "Tasks",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,17 +57,14 @@ class RewardFunction:
         return {name: value for name, value in columns.items() if name != self.answer}
 
     def parse(self, row: Row, where: str) -> Conversation:
-        """Parse a row as `parse_question` does; raises DataError if it lacks a column, too.
+        """Parse a row as `parse_question` does; raises DataError if it lacks a column, too."""
+        return parse_for_functions([self], row, where)
 
-        A column that only the function reads, such as `weight`, is not refused.
-        """
-        self.arguments(row, where)
+    def read_columns(self) -> frozenset[str]:
+        """Return the columns that are the function's, and are refused without it."""
         parameters = {*self.required, *self.optional}
-        read = _READ_BY_NAME & parameters
-        if self.takes_all or _ROW in parameters:
-            read |= _READ_FROM_ROW
-        asked = {name: value for name, value in row.items() if name not in read}
-        return replace(parse_question(asked, where), columns=recorded_columns(row))
+        takes_row = self.takes_all or _ROW in parameters
+        return (_READ_BY_NAME & parameters) | (_READ_FROM_ROW if takes_row else frozenset())
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +126,24 @@ def row_rewards(function: RewardFunction, data: Dataset) -> Sequence[RowReward]:
     return [
         RowReward(function, function.arguments(data[at], data.where(at))) for at in range(len(data))
     ]
+
+
+def parse_for_functions(
+    functions: Iterable[RewardFunction],
+    row: Row,
+    where: str,
+    parse: Callable[[Row, str], Conversation] | None = None,
+) -> Conversation:
+    """Parse a row, by default as `parse_question` does; raises DataError if it lacks a column, too.
+
+    A column that only the functions read, such as `weight`, is not refused.
+    """
+    read: set[str] = set()
+    for function in functions:
+        function.arguments(row, where)
+        read |= function.read_columns()
+    asked = {name: value for name, value in row.items() if name not in read}
+    return replace((parse or parse_question)(asked, where), columns=recorded_columns(row))
 
 
 def parse_question(row: Row, where: str) -> Conversation:

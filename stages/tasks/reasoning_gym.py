@@ -15,6 +15,7 @@ from stages.chat.items import item_digest
 from stages.data.splits import DataConfig, check_generated
 from stages.tasks import games
 from stages.tasks.grading import GradingConfig
+from stages.tasks.reward_setting import RewardSetting
 from stages.tasks.rewards import AS_IS, Question, require_extra
 from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
 from stages.tasks.tasks import LoadTasks, Tasks, problem_facts
@@ -79,7 +80,7 @@ def load_tasks_stage(
     reading: DataConfig,
     seed: int,
     max_rows: int,
-    reward: str | None,
+    reward: RewardSetting,
     grading: GradingConfig = AS_IS,
 ) -> Stage:
     """Return the stage that loads or generates the problems of this name."""

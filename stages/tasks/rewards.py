@@ -21,7 +21,14 @@ from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.math_grader import math_reward
 from stages.tasks.own_reward import RowReward
-from stages.tasks.step_results import call_function, check_step_result, function_name
+from stages.tasks.reward_setting import RewardSetting, reward_weights
+from stages.tasks.step_results import (
+    WrongResult,
+    call_function,
+    check_reward,
+    check_step_result,
+    function_name,
+)
 from stages.tasks.subprocesses import WorkerEnded, WorkerPool, call_each_in_subprocess
 
 # takes an answer and the reference answer; it may be a coroutine function
@@ -38,7 +45,8 @@ class Question:
 
     messages: tuple[Message, ...]
     answer: str
-    reward: Reward | RowReward  # a module-level function if there are workers
+    # a module-level function if there are workers
+    reward: Reward | RowReward | RewardSum
     tag: str
     workers: WorkerPool | None = None  # for a reward that may hang; None to compute it here
     other_answers: tuple[str, ...] = ()  # which are right, too
@@ -73,7 +81,58 @@ class _QuestionEnv:
         question = self.question
         references = (question.answer, *question.other_answers)
         answer = question.prefill + answer
+        if isinstance(question.reward, RewardSum):
+            return await question.reward.score(answer, references)
         return await grade(question.reward, answer, references, question.grading, question.workers)
+
+
+@dataclass(frozen=True)
+class RewardPart:
+    """One of several rewards of a question."""
+
+    name: str
+    weight: float
+    reward: Reward | RowReward
+    grading: GradingConfig = AS_IS
+    workers: WorkerPool | None = None  # for a reward that may hang; None to compute it here
+    prefill: str = ""  # the text before an answer that the reward is to see
+
+    async def score(self, answer: str, references: Sequence[str]) -> StepResult:
+        """Return the reward of an answer, without its weight; a function has one reference."""
+        if isinstance(self.reward, RowReward):
+            references = references[:1]
+        text = self.prefill + answer
+        result = await grade(self.reward, text, references, self.grading, self.workers)
+        if result.messages:
+            raise WrongResult(
+                f"reward={self.name} returned messages, and cannot continue the conversation, "
+                "because it is one of several rewards"
+            )
+        return result
+
+
+@dataclass(frozen=True)
+class RewardSum:
+    """The weighted sum of several rewards of a question."""
+
+    parts: tuple[RewardPart, ...]
+
+    async def score(self, answer: str, references: Sequence[str]) -> StepResult:
+        """Return the weighted sum of the rewards of an answer, without those that abstain.
+
+        They are computed one after another. The sum is None if all of them abstain.
+        """
+        rewards: dict[str, float] = {}
+        total = 0.0
+        parsed = True
+        for part in self.parts:
+            result = await part.score(answer, references)
+            parsed = parsed and result.parsed
+            if result.reward is not None:
+                rewards[part.name] = result.reward
+                total += part.weight * result.reward
+        reward = check_reward(total, "the weighted sum of rewards") if rewards else None
+        return StepResult(reward, parsed=parsed, parts=rewards)
 
 
 @dataclass(frozen=True)
@@ -265,10 +324,12 @@ def _why_ungradable(reward: str, references: Sequence[str]) -> str | None:
     return None
 
 
-def check_grading(grading: GradingConfig, reward: str | None) -> None:
+def check_grading(grading: GradingConfig, reward: RewardSetting) -> None:
     """Raise ConfigError for options that have no effect on a reward; None is chosen by the data."""
-    if options := grading.text_options() if reward not in (None, "exact") else {}:
+    names = reward_weights(reward)
+    if options := grading.text_options() if names and "exact" not in names else {}:
         name = next(iter(options))
+        reward = ", ".join(names)
         raise ConfigError(
             f"grading.{name}=true only affects comparisons of texts, and not reward={reward}: "
             f"choose reward=exact, or leave {name} out"

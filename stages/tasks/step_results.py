@@ -104,8 +104,9 @@ def check_step_result(result: Any, source: str) -> StepResult:
     if not isinstance(result, StepResult):
         raise WrongResult(f"{source} returned {_shown(result)}, and must return a StepResult")
     reward = None if result.reward is None else check_reward(result.reward, source)
+    parts = {name: check_reward(part, source) for name, part in result.parts.items()}
     messages = with_open_end(check_messages(result.messages, source))
-    return replace(result, reward=reward, messages=messages)
+    return replace(result, reward=reward, messages=messages, parts=parts)
 
 
 def check_reward(value: Any, source: str) -> float:

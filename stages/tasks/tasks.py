@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from kitchen.errors import ConfigError, DataError, did_you_mean
+from kitchen.errors import DataError
 from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
@@ -24,7 +24,6 @@ from stages.chat.prompts import (
     env_inputs,
     graded_prefill,
     item_of,
-    prefill_text,
     prompt_dicts,
     reference_answer,
     reference_answers,
@@ -36,12 +35,8 @@ from stages.data.dataset import DatasetLoader, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
-from stages.tasks.own_reward import (
-    RewardFunction,
-    find_reward,
-    is_function_name,
-    row_rewards,
-)
+from stages.tasks.named_rewards import NamedRewards, find_rewards, grading_of
+from stages.tasks.reward_setting import RewardSetting, reward_weights
 from stages.tasks.rewards import (
     AS_IS,
     MAY_HANG,
@@ -92,33 +87,40 @@ class PlannedTasks:
 class LoadTasks(DatasetLoader):
     """Read a data set of questions with reference answers; held-out sets as in LoadDataset."""
 
-    # name of one of REWARDS, or MODULE:function; None for field_f1 if all references are JSON
-    # objects, else exact
-    reward: str | None = None
+    # names of REWARDS, or MODULE:function: one, or several with weights; None for field_f1 if all
+    # references are JSON objects, else exact
+    reward: RewardSetting = None
     grading: GradingConfig = AS_IS
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_reward_name(self.reward)
+        find_rewards(self.reward)
         check_grading(self.grading, self.reward)
 
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
-        if self.reward is not None and is_function_name(self.reward):
-            return self._run_with_function(store, find_reward(self.reward))
+        if rewards := find_rewards(self.reward):
+            return self._run_with_rewards(store, rewards)
+        name = next(iter(reward_weights(self.reward)), None)
+        return self._run_with_built_in(store, name)
+
+    def _run_with_built_in(
+        self, store: DatasetStore, name_of_reward: str | None
+    ) -> tuple[Tasks, Facts, Table]:
+        """Read questions whose answers one reward compares with the reference answers."""
         reader = DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)
         loaded = load_splits(reader)
         sets = {"": loaded.train, **loaded.held_out}
         rows = {name: list(ParsedRows(data, parse_conversation)) for name, data in sets.items()}
         bad_rows = list(loaded.bad_rows)
-        if self.reading.bad_rows == "drop" and self.reward is not None:
+        if self.reading.bad_rows == "drop" and name_of_reward is not None:
             for name, part in rows.items():
                 bad = BadRows(name or loaded.train_split)
                 rows[name] = gradable_rows(
-                    self.reward, part, f"reward={self.reward}", bad, self.grading
+                    name_of_reward, part, f"reward={name_of_reward}", bad, self.grading
                 )
                 bad_rows += bad.rows
         all_rows = list(chain.from_iterable(rows.values()))
-        reward = choose_reward(self.reward, all_rows, self.grading)
+        reward = choose_reward(name_of_reward, all_rows, self.grading)
         workers = WorkerPool()
         questions = {
             name: self._questions(name, part, reward, workers) for name, part in rows.items()
@@ -127,35 +129,48 @@ class LoadTasks(DatasetLoader):
         tasks = Tasks(train, questions, workers, tuple(bad_rows))
         return tasks, loaded.facts, loaded.table
 
-    def _run_with_function(
-        self, store: DatasetStore, function: RewardFunction
+    def _run_with_rewards(
+        self, store: DatasetStore, rewards: NamedRewards
     ) -> tuple[Tasks, Facts, Table]:
-        """Read questions whose answers a user's function rewards; a row needs no answer."""
+        """Read questions whose answers a user's function or several rewards judge."""
         reader = DatasetReader(
-            store, self.dataset, self.reading, self.seed, self.max_rows, function.parse
+            store, self.dataset, self.reading, self.seed, self.max_rows, rewards.parse
         )
         loaded = load_splits(reader)
-        workers = WorkerPool()
+        workers, bad_rows = WorkerPool(), list(loaded.bad_rows)
         questions = dict[str, tuple[Question, ...]]()
         for name, data in {"": loaded.train, **loaded.held_out}.items():
-            rows = list(ParsedRows(data, function.parse))
+            rows = list(ParsedRows(data, rewards.parse))
+            bad = BadRows(name or loaded.train_split)
+            gradable = {id(row) for row in self._gradable(rows, rewards.built_in, bad)}
+            bad_rows += bad.rows
             questions[name] = tuple(
-                replace(
-                    question,
-                    reward=reward,
-                    other_answers=(),
-                    prefill=prefill_text(row),
-                    item=item_digest(question.item, reward.arguments),
-                )
-                for question, reward, row in zip(
+                rewards.question(question, row, own, workers)
+                for question, row, own in zip(
                     self._questions(name, rows, "exact", workers),
-                    row_rewards(function, data),
                     rows,
+                    rewards.of_rows(data),
                     strict=True,
                 )
+                if id(row) in gradable
             )
-        tasks = Tasks(questions.pop(""), questions, workers, loaded.bad_rows)
+        tasks = Tasks(questions.pop(""), questions, workers, tuple(bad_rows))
         return tasks, loaded.facts, loaded.table
+
+    def _gradable(
+        self, rows: Sequence[Conversation], built_in: Sequence[str], bad: BadRows
+    ) -> Sequence[Conversation]:
+        """Return the rows that all built-in rewards can grade; the others are errors or recorded.
+
+        Raises DataError for the first of the others unless bad rows are dropped.
+        """
+        for reward in built_in:
+            grading = grading_of(reward, self.grading)
+            if self.reading.bad_rows == "drop":
+                rows = gradable_rows(reward, rows, f"reward={reward}", bad, grading)
+            else:
+                choose_reward(reward, rows, grading)
+        return rows
 
     def _questions(
         self, name: str, rows: Sequence[Conversation], reward: str, workers: WorkerPool
@@ -181,20 +196,9 @@ class LoadTasks(DatasetLoader):
     preview = run
 
     def verify(self, store: DatasetStore) -> None:
-        if self.reward == "math":
+        if "math" in reward_weights(self.reward):
             require_extra("math_verify", "reward=math")
         super().verify(store)
-
-
-def check_reward_name(reward: str | None) -> None:
-    """Raise ConfigError for a reward that is neither one of REWARDS nor a function by name."""
-    if reward is None:
-        return
-    if is_function_name(reward):
-        find_reward(reward)
-    elif reward not in REWARDS:
-        near = did_you_mean(reward, REWARDS)
-        raise ConfigError(f"reward={reward!r} is unknown; {near}; or name a MODULE:function")
 
 
 def problem_facts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from kitchen.engine.observers import StageStarted
 from kitchen.errors import KitchenError
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
+from kitchen.types import Samples
 from recipes.distillation import Distillation
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
@@ -224,6 +226,26 @@ def test_math_is_graded_in_worker_processes() -> None:
     seen = cook(dataset="sums", reward="math", steps=2)
     assert seen.series("failed") == [0.0, 0.0]
     assert 0 < seen.series("parsed")[0] < 1, "some answers have a digit"
+
+
+def long(answer: str) -> float | None:
+    """A reward that abstains for answers without an "a"."""
+    return len(answer) / 10 if "a" in answer else None
+
+
+def test_each_of_several_rewards_is_reported() -> None:
+    name = f"{__name__}:long"
+    seen = cook(steps=2, reward={"letters": 1.0, name: 0})
+    assert seen.series("rewards/letters") == seen.series("reward")
+    assert all(0.1 <= mean <= 0.3 for mean in seen.series(f"rewards/{name}"))
+    halved = cook(steps=2, reward={"letters": 0.5, name: 0})
+    assert halved.series("reward")[0] == pytest.approx(seen.series("reward")[0] / 2)
+    samples = chain.from_iterable(
+        value.rows for value in seen.published if isinstance(value, Samples)
+    )
+    recorded = [row["rewards"] for row in samples]
+    assert len(recorded) == 2 * 2 + 2 * 2, "two rollouts of each batch, and the held-out problems"
+    assert all("letters" in rewards for rewards in recorded)
 
 
 def test_clip_fraction_follows_the_thresholds_of_the_loss() -> None:

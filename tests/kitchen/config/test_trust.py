@@ -78,14 +78,27 @@ def test_record_loads_no_recipe_without_trust(tmp_path: Path, edit: Edit, recipe
     assert not (tmp_path / "loaded").exists()
 
 
-@pytest.mark.parametrize("reward", ["mine:Mine", "runs.dish.mine:Mine", "os:system"])
-@pytest.mark.parametrize("recipe", ["recipes.rl:Rl", "recipes.rlhf:Rlhf"])
-def test_record_loads_no_reward_without_trust(
-    tmp_path: Path, edit: Edit, recipe: str, reward: str
+@pytest.mark.parametrize(
+    ("recipe", "settings", "name"),
+    [
+        ("recipes.rl:Rl", {"reward": "mine:Mine"}, "reward=mine:Mine"),
+        ("recipes.rlhf:Rlhf", {"reward": "runs.dish.mine:Mine"}, "reward=runs.dish.mine:Mine"),
+        ("recipes.rl:Rl", {"reward": ["exact", "os:system"]}, "reward=os:system"),
+        ("recipes.rl:Rl", {"reward": {"exact": 1, "mine:Mine": 2}}, "reward=mine:Mine"),
+        (
+            "recipes.claim_extraction:ClaimExtraction",
+            {"evaluation": {"metrics": ["bleu", "mine:Mine"]}},
+            "evaluation.metrics=mine:Mine",
+        ),
+        ("recipes.claim_validation:ClaimValidation", {"check": "mine:Mine"}, "check=mine:Mine"),
+    ],
+)
+def test_record_loads_no_function_without_trust(
+    tmp_path: Path, edit: Edit, recipe: str, settings: dict[str, Any], name: str
 ) -> None:
-    edit(recipe=recipe, settings={"reward": reward})
+    edit(recipe=recipe, settings=settings)
     shown = output(2, "resume", "dish")
-    assert f"names a function, reward={reward}" in shown
+    assert f"names a function, {name}." in shown
     assert "--trust" in shown
     assert not (tmp_path / "loaded").exists()
 
