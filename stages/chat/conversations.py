@@ -92,7 +92,7 @@ def parse_conversation(row: Row, where: str) -> Conversation:
     Every error starts with `where`, the row's place in the data. Raises DataError that names the
     field, or shows the row and lists the formats; also for a `label` that is false.
     """
-    _check_label(row, where)
+    check_label(row, where)
     check_columns(row, where)
     for fields, parse in _PARSERS:
         if all(row.get(field) is not None for field in fields):
@@ -165,7 +165,7 @@ def _delimiter_hint(row: Row) -> str:
     return ""
 
 
-def _check_label(row: Row, where: str) -> None:
+def check_label(row: Row, where: str) -> None:
     """Raise DataError for a label that marks a bad answer; in CSV, false is text."""
     label = row.get("label")
     is_false_text = isinstance(label, str) and label.strip().lower() == "false"

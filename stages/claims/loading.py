@@ -16,6 +16,7 @@ from kitchen.errors import DataError, did_you_mean
 from kitchen.ports import Dataset, DatasetStore, Row
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
+from stages.chat.conversations import check_label
 from stages.chat.row_columns import check_columns
 from stages.chat.row_fields import FIELDS, REFUSED_IN_ROWS
 from stages.claims.rows import ClaimRow, row_of_texts, scifact_row
@@ -30,6 +31,7 @@ _ONLY_TEXTS = (
     "a claim is read from its prompt and completion, or from SciFact's fields, and from no other "
     "column: write the text into the prompt"
 )
+_NO_PAIRS = "claims are trained on right answers, not on pairs: write the answer as completion"
 # columns that rows of claims do not have, with the reason: those of other formats
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -38,6 +40,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             for each in FIELDS
             if each.level == "row" and each.treatment == "supported" and each.name not in _TEXTS
         },
+        **dict.fromkeys(("chosen", "rejected"), _NO_PAIRS),
         **REFUSED_IN_ROWS,
     }
 )
@@ -130,6 +133,7 @@ def claim_row(
 def check_claim_columns(row: Row, where: str) -> None:
     """Raise DataError for a column of another format, such as `system`, which is not read."""
     check_columns(row, where, _REFUSED)
+    check_label(row, where)
 
 
 def _text(row: Row, name: str, where: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -62,13 +63,18 @@ def scifact_row(
 def row_of_texts(prompt: str, completion: str, id: str, where: str) -> ClaimRow:
     """Build the row of a prompt and a completion whose documents are headed by `Document ID`.
 
-    A prompt without such a line has no documents. Raises DataError for a completion that does not
-    follow the schema.
+    A prompt without such a line has no documents. Raises DataError for two documents with one id,
+    and for a completion that does not follow the schema.
     """
     answer = parse_answer(completion)
     if answer.problems:
         raise DataError(f"{where}: completion: {'; '.join(answer.problems)}")
     heads = list(_DOCUMENT.finditer(prompt))
+    twice = [id for id, times in Counter(head["id"] for head in heads).items() if times > 1]
+    if twice:
+        raise DataError(
+            f"{where}: prompt: two documents have the id {twice[0]}; give each its own id"
+        )
     ends = [*(head.start() for head in heads), len(prompt)][1:]
     documents = {
         head["id"]: prompt[head.end() : end].strip() for head, end in zip(heads, ends, strict=True)

@@ -78,6 +78,9 @@ def test_a_split_without_claims_is_an_error() -> None:
         ([{**TEXT, "system": "Be brief."}], "fake:d:train:0: the column 'system' is not supported"),
         ([{**TEXT, "weight": 0.5}], "the column 'weight' is not supported"),
         ([{**CLAIMS[0], "tools": [{"name": "a"}]}], "the column 'tools' is not supported"),
+        ([{**TEXT, "rejected": "CLAIM[c1]: b"}], "the column 'rejected' is not supported"),
+        ([{**TEXT, "label": False}], "label is false, which marks a bad answer"),
+        ([{**TEXT, "prompt": "Document 7:\na\nDocument 7:\nb"}], "two documents have the id 7"),
         ([{**TEXT, "completion": "Yes."}], "line 1 is neither a claim nor a relation"),
     ],
 )
