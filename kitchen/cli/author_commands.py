@@ -125,8 +125,8 @@ def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
 def schema(recipe: RecipeName, debug: Debug = False) -> None:
     """Print the settings of a recipe as a JSON schema.
 
-    Editors can use it to check and complete a --config file. For `thinker`, it is the schema of
-    the files of a pipeline.
+    Editors can use it to check and complete the YAML files of a run. For `thinker`, it is the
+    schema of the files of a pipeline.
     """
     from kitchen.cli.commands.schema import print_schema
 

@@ -28,6 +28,15 @@ RecipeName = Annotated[
         autocompletion=recipes,
     ),
 ]
+RecipeOrFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE|FILE",
+        help="Module that defines one recipe, MODULE:CLASS, or a YAML file with a line `recipe: "
+        "MODULE`.",
+        autocompletion=recipes,
+    ),
+]
 RunName = Annotated[
     str,
     typer.Argument(
@@ -42,9 +51,14 @@ Settings = Annotated[
         "are YAML.",
     ),
 ]
-Config = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(metavar="FILE", help="Read settings of the recipe from a YAML file."),
+Configs = Annotated[
+    Optional[list[Path]],  # noqa: UP045
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Read settings and adapters from a YAML file; may be repeated, and later files "
+        "override earlier ones.",
+    ),
 ]
 Training = Annotated[
     Text,
@@ -203,14 +217,14 @@ def adapter_choice(
 def run_request(
     recipe: str,
     settings: list[str] | None,
-    config: Path | None,
+    configs: list[Path] | None,
     adapters: AdapterChoice,
     strict: bool,
 ) -> RunRequest:
     """Return the request that the arguments of `kitchen run` or `kitchen check` make."""
     from kitchen.config.request import RunRequest
 
-    return RunRequest(recipe, tuple(settings or ()), config, adapters, strict)
+    return RunRequest(recipe, tuple(settings or ()), tuple(configs or ()), adapters, strict)
 
 
 def exit_with(command: Callable[[], int], *, debug: bool) -> None:

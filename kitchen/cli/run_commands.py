@@ -7,7 +7,7 @@ import typer
 from kitchen.cli.options import (
     AcceptLostMetrics,
     Blobs,
-    Config,
+    Configs,
     Datasets,
     Debug,
     Hub,
@@ -19,6 +19,7 @@ from kitchen.cli.options import (
     Preview,
     Price,
     RecipeName,
+    RecipeOrFile,
     RunName,
     Runs,
     Set,
@@ -50,12 +51,13 @@ app.add_typer(runs_app, name="runs")
         "kitchen run recipes.sl_basic --training fake",
         "kitchen run recipes.sl_basic dataset=rows.jsonl epochs=3 --name first",
         "kitchen run recipes.dpo --config dpo.yaml --set training.device=cpu",
+        "kitchen run my.yaml epochs=2",
     ),
 )
 def run(
-    recipe: RecipeName,
+    recipe: RecipeOrFile,
     settings: Settings = None,
-    config: Config = None,
+    config: Configs = None,
     training: Training = None,
     datasets: Datasets = None,
     hub: Hub = None,
@@ -90,9 +92,9 @@ def run(
     ),
 )
 def check(
-    recipe: RecipeName,
+    recipe: RecipeOrFile,
     settings: Settings = None,
-    config: Config = None,
+    config: Configs = None,
     training: Training = None,
     datasets: Datasets = None,
     hub: Hub = None,

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from kitchen.config.adapters import DEFAULTS, adapter_class, adapter_settings, build
 from kitchen.config.extras import check_installed
 from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, blob_name
+
+if TYPE_CHECKING:
+    from kitchen.config.sources import Setting, SettingSource
 
 DEFAULT_RUNS_FOLDER = "runs"  # where runs are stored by default
 
@@ -27,6 +30,10 @@ class AdapterChoice:
     settings: Sequence[str] = ()  # "training.device=cpu"
     runs: str | None = None  # folder or URL
     trust: bool = False  # whether the record of a run may name adapters that are not installed
+    # port to file and line, where the name comes from a YAML file
+    name_sources: Mapping[str, SettingSource] = field(default_factory=dict)
+    # settings in YAML files, with keys such as ("training", "device"); `settings` override them
+    file_settings: Sequence[Setting] = ()
 
     def chosen(self) -> dict[str, str]:
         """Return the name of the adapter of every port."""
@@ -42,11 +49,8 @@ class AdapterChoice:
         """
         from kitchen.config.sources import from_arguments
 
-        roots = [
-            setting.value
-            for setting in from_arguments(self.settings)
-            if setting.keys == ("blobs.root",)
-        ]
+        settings = [*self.file_settings, *from_arguments(self.settings)]
+        roots = [setting.value for setting in settings if ".".join(setting.keys) == "blobs.root"]
         options = {
             "--runs": str(roots[-1]) if roots else self.runs,
             "--blobs": self.names.get("blobs"),

@@ -115,6 +115,23 @@ def adapter_settings(cls: Any) -> Mapping[str, Any]:
     return {name: types.get(name, Any) for name in parameters if _port_of(types.get(name)) is None}
 
 
+def validated_setting(
+    port: str, adapter: str, known: Mapping[str, Any], name: str, value: Any
+) -> Any:
+    """Return the value of an adapter's setting as its type; raises ConfigError.
+
+    `known` are the adapter's settings, name to type.
+    """
+    if name not in known:
+        raise ConfigError(
+            f"the {port} adapter {adapter!r} has no setting {name!r}; {did_you_mean(name, known)}"
+        )
+    try:
+        return TypeAdapter(known[name]).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{port}.{name}={value}: {error.errors()[0]['msg']}") from error
+
+
 def required_ports(cls: Any) -> Mapping[str, str]:
     """Return the ports that an adapter's constructor takes, parameter name to port."""
     ports = {}
@@ -240,15 +257,8 @@ class _Builder:
 
     def _settings(self, port: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
         """Validate the settings of a port against their types; raises ConfigError."""
-        values = {}
-        for name, value in self.settings.get(port, {}).items():
-            if name not in known:
-                raise ConfigError(
-                    f"the {port} adapter {self.names[port]!r} has no setting {name!r}; "
-                    f"{did_you_mean(name, known)}"
-                )
-            try:
-                values[name] = TypeAdapter(known[name]).validate_python(value)
-            except ValidationError as error:
-                raise ConfigError(f"{port}.{name}={value}: {error.errors()[0]['msg']}") from error
-        return values
+        adapter = self.names[port]
+        return {
+            name: validated_setting(port, adapter, known, name, value)
+            for name, value in self.settings.get(port, {}).items()
+        }

@@ -20,6 +20,8 @@ class Order:
     adapter_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # ports whose adapter was an object built with unrecorded arguments: cannot be rebuilt
     objects: Sequence[str] = ()
+    # "training" or "training.device" -> its source, for adapters and settings that were given
+    adapter_sources: Mapping[str, str] = field(default_factory=dict)
 
     def recorded_adapters(self, replaced: Collection[str] = ()) -> dict[str, str]:
         """Return the names of the adapters to rebuild, by port; the blob store holds the record."""
@@ -50,6 +52,30 @@ class Order:
 def order_json(order: Order) -> dict[str, Any]:
     """Return an order as it is recorded in run.json."""
     return asdict(order)
+
+
+def adapter_rows(order: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return a row of port, adapter and settings for each adapter of a recorded order.
+
+    The place in a YAML file, if it comes from one, follows in brackets.
+    """
+    # they take long to import, and a list of runs needs neither
+    from kitchen.config.sources import COMMAND_LINE
+    from kitchen.config.yaml import yaml_value
+
+    places = {
+        key: f" ({source})"
+        for key, source in order.get("adapter_sources", {}).items()
+        if source != COMMAND_LINE
+    }
+    rows = []
+    for port, name in order["adapters"].items():
+        settings = order["adapter_settings"].get(port, {}).items()
+        typed = [
+            f"{key}={yaml_value(value)}{places.get(f'{port}.{key}', '')}" for key, value in settings
+        ]
+        rows.append((port, name + places.get(port, ""), ", ".join(typed)))
+    return rows
 
 
 def nested_value(values: Any, key: str) -> Any:

@@ -15,6 +15,8 @@ from kitchen.config.adapters import (
     PORTS,
     Kitchen,
     adapter_class,
+    adapter_settings,
+    validated_setting,
 )
 from kitchen.config.discovery import (
     build_workflow,
@@ -24,12 +26,13 @@ from kitchen.config.discovery import (
 )
 from kitchen.config.extras import check_installed
 from kitchen.config.order import Order
+from kitchen.config.run_files import SUFFIXES, RunFiles, read_run_files
 from kitchen.config.settings import resolve_settings
-from kitchen.config.sources import Setting, SettingSource, from_arguments, from_file
+from kitchen.config.sources import COMMAND_LINE, Setting, SettingSource, from_arguments
 from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.engine.plan import Plan, check
 from kitchen.engine.preview import verify
-from kitchen.errors import ConfigError, KitchenError, did_you_mean, exits_as_failures
+from kitchen.errors import BackendError, ConfigError, KitchenError, did_you_mean, exits_as_failures
 from kitchen.recipe import Recipe
 from kitchen.types import RunId
 from kitchen.workflow import Step
@@ -51,7 +54,7 @@ class RunRequest:
 
     recipe: str
     settings: Sequence[str]
-    config: Path | None
+    configs: Sequence[Path]  # YAML files, of which later ones override earlier ones
     adapter_choice: AdapterChoice
     strict: bool = False
     implied: Sequence[Setting] = ()  # settings that follow from other options; typed ones override
@@ -67,6 +70,9 @@ class ResolvedRequest:
     names: Mapping[str, str] = field(default_factory=dict)  # port to adapter
     adapter_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     objects: Sequence[str] = ()  # ports whose adapter cannot be rebuilt from its name
+    adapter_choice: AdapterChoice | None = None  # of the YAML files and the command line
+    # "training" or "training.device" -> its source, unless it is the default
+    adapter_sources: dict[str, SettingSource] = field(default_factory=dict)
     kitchen: Kitchen | None = None
     step: Step | None = None
     plan: Plan | None = None
@@ -91,6 +97,7 @@ class ResolvedRequest:
             adapters=self.names,
             adapter_settings=self.adapter_settings,
             objects=self.objects,
+            adapter_sources=self.adapter_sources,
         )
         return order, self.recipe, self.kitchen
 
@@ -101,10 +108,14 @@ def resolve_request(request: RunRequest) -> ResolvedRequest:
     All problems are collected in the result. Only a recipe that cannot be found or imported raises
     ConfigError or BackendError.
     """
-    resolved = ResolvedRequest(find_recipe(request.recipe))
-    settings = [*request.implied]
-    with resolved.collecting():
-        settings += from_file(request.config) if request.config else ()
+    names_file = request.recipe.endswith(SUFFIXES)
+    first = [Path(request.recipe)] if names_file else []
+    files = read_run_files([*first, *request.configs])
+    resolved = ResolvedRequest(
+        _recipe_of(files, request.recipe) if names_file else find_recipe(request.recipe)
+    )
+    resolved.problems += [*files.problems, *_hidden_settings(resolved.cls, files)]
+    settings = [*request.implied, *files.settings]
     for text in request.settings:
         with resolved.collecting():
             settings += from_arguments([text])
@@ -113,23 +124,59 @@ def resolve_request(request: RunRequest) -> ResolvedRequest:
     if not resolved.problems:
         resolved.recipe = resolved_settings.recipe
         resolved.sources = resolved_settings.sources
-    resolve_adapters(request.adapter_choice, resolved)
+    resolve_adapters(files.choice(request.adapter_choice), resolved)
     if resolved.recipe is not None:
         plan_request(resolved, resolved.recipe, strict=request.strict)
     return resolved
+
+
+def _recipe_of(files: RunFiles, path: str) -> type[Recipe]:
+    """Return the recipe that the files name; raises Problems, ConfigError or BackendError."""
+    if files.recipe is None:
+        raise Problems([*files.problems, *files.without_recipe(path)])
+    with _placed(files.recipe.source):
+        return find_recipe(files.recipe.value)
+
+
+def _hidden_settings(cls: type[Recipe], files: RunFiles) -> Iterator[ConfigError]:
+    """Refuse keys that have a meaning of their own in a file and are settings of this recipe."""
+    for key, source in files.keys.items():
+        if key in cls.model_fields:
+            yield ConfigError(
+                f"{source}: {cls.title()} has a setting {key!r}, but this key has a meaning of its "
+                f"own in a file; give the setting on the command line, as {key}=VALUE"
+            )
+
+
+@contextmanager
+def _placed(source: SettingSource | None) -> Iterator[None]:
+    """Put the file and line of a setting, if it has any, in front of an error in the block."""
+    try:
+        yield
+    except (ConfigError, BackendError) as error:
+        if source is None:
+            raise
+        kind = ConfigError if isinstance(error, ConfigError) else BackendError
+        raise kind(f"{source}: {error}") from error
 
 
 def resolve_adapters(adapter_choice: AdapterChoice, resolved: ResolvedRequest) -> None:
     """Build the adapters with their settings; problems are added to the request."""
     add_cwd_to_path()  # an adapter may be a class in this folder
     problems_before = len(resolved.problems)
+    resolved.adapter_choice = adapter_choice
     resolved.names = adapter_choice.chosen()
+    _record_name_sources(resolved, adapter_choice)
+    for setting in adapter_choice.file_settings:
+        _add_adapter_setting(resolved, setting)
     for text in adapter_choice.settings:
         with resolved.collecting():
-            _add_adapter_setting(resolved.adapter_settings, text)
+            _add_adapter_setting(resolved, _parse_adapter_setting(text))
     for port, name in resolved.names.items():
-        with resolved.collecting():
+        with resolved.collecting(), _placed(adapter_choice.name_sources.get(port)):
             check_adapter(resolved, port, name, adapter_choice.runs)
+    if len(resolved.problems) == problems_before:
+        _check_file_settings(resolved, adapter_choice)
     if len(resolved.problems) == problems_before:
         with resolved.collecting():
             resolved.kitchen = Kitchen.named(resolved.names, resolved.adapter_settings)
@@ -148,14 +195,38 @@ def check_adapter(resolved: ResolvedRequest, port: str, name: str, runs: str | N
             resolved.adapter_settings[port] = settings
 
 
-def _add_adapter_setting(settings: dict[str, dict[str, Any]], text: str) -> None:
-    """Parse `PORT.SETTING=VALUE` and add it by port; raises ConfigError."""
+def _record_name_sources(resolved: ResolvedRequest, adapter_choice: AdapterChoice) -> None:
+    for port, name in adapter_choice.names.items():
+        if name is not None:
+            source = adapter_choice.name_sources.get(port, COMMAND_LINE)
+            resolved.adapter_sources[port] = source
+
+
+def _check_file_settings(resolved: ResolvedRequest, adapter_choice: AdapterChoice) -> None:
+    """Validate the adapters' settings in YAML files, so that errors name file and line."""
+    for setting in adapter_choice.file_settings:
+        port, name = setting.keys
+        if resolved.adapter_sources[f"{port}.{name}"] != setting.source:
+            continue  # overridden
+        with resolved.collecting(), _placed(setting.source):
+            known = adapter_settings(adapter_class(port, resolved.names[port]))
+            validated_setting(port, resolved.names[port], known, name, setting.value)
+
+
+def _add_adapter_setting(resolved: ResolvedRequest, setting: Setting) -> None:
+    port, name = setting.keys
+    resolved.adapter_settings.setdefault(port, {})[name] = setting.value
+    resolved.adapter_sources[f"{port}.{name}"] = setting.source
+
+
+def _parse_adapter_setting(text: str) -> Setting:
+    """Parse `PORT.SETTING=VALUE`; raises ConfigError."""
     first, *nested = from_arguments([text])
     port, *names = ".".join(first.keys).split(".")
     if port not in PORTS or len(names) != 1 or nested:
         near = f"; {did_you_mean(port, PORTS)}" if port not in PORTS else ""
         raise ConfigError(f"--set {'.'.join(first.keys)}: write it as PORT.SETTING=VALUE{near}")
-    settings.setdefault(port, {})[names[0]] = first.value
+    return Setting((port, names[0]), first.value, COMMAND_LINE)
 
 
 def plan_request(resolved: ResolvedRequest, recipe: Recipe, *, strict: bool) -> None:

@@ -107,7 +107,7 @@ def _unknown_setting(cls: type[Recipe], setting: Setting) -> ConfigError | None:
         if not known:
             return None
         if key not in known:
-            all_settings = [".".join(keys) for keys in leaf_keys(cls)]
+            all_settings = [*map(".".join, leaf_keys(cls)), *setting.other_keys]
             nested = [name for name in all_settings if name.endswith(f".{key}")]
             candidates = known if depth else [*known, *all_settings]
             near = f"did you mean {nested[0]!r}?" if nested else did_you_mean(key, candidates)

@@ -23,6 +23,8 @@ class Setting:
     keys: Keys
     value: Any
     source: SettingSource
+    # keys other than settings that its source may contain, for a did-you-mean
+    other_keys: Sequence[str] = ()
 
     def __str__(self) -> str:
         return f"{self.source}: {'.'.join(self.keys)}={yaml_value(self.value)}"
@@ -68,7 +70,7 @@ def from_file(path: Path) -> Sequence[Setting]:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(
-            f"{path}: {error.strerror}; --config takes a YAML file of settings"
+            f"{path}: {error.strerror}; a YAML file of settings is expected here"
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(

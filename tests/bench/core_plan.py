@@ -76,7 +76,7 @@ class Checks:
         request = RunRequest(
             "recipes.sl_basic",
             (),
-            None,
+            (),
             AdapterChoice({**dict.fromkeys(PORTS), **dict(self.adapters)}),
         )
         resolved = resolve_request(request)

@@ -15,7 +15,7 @@ from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES, PORTS, adapter_class, required_ports
 from kitchen.config.discovery import import_path
-from kitchen.config.order import nested_value
+from kitchen.config.order import adapter_rows, nested_value
 from kitchen.config.request import Problems, ResolvedRequest, RunRequest, resolve_request
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.preview import preview
@@ -175,12 +175,12 @@ def _ports_required_by(resolved: ResolvedRequest, port: str) -> Iterator[str]:
 
 
 def _print_adapters(out: Console, resolved: ResolvedRequest, users: Mapping[str, str]) -> None:
-    rows = []
-    for port in PORTS:
-        settings = resolved.adapter_settings.get(port, {})
-        typed = [f"{key}={yaml_value(value)}" for key, value in settings.items()]
-        adapter = resolved.names.get(port, "")
-        rows.append((port, adapter, ", ".join(typed), users.get(port, "nothing")))
+    order = {
+        "adapters": {port: resolved.names.get(port, "") for port in PORTS},
+        "adapter_settings": resolved.adapter_settings,
+        "adapter_sources": resolved.adapter_sources,
+    }
+    rows = [(*row, users.get(row[0], "nothing")) for row in adapter_rows(order)]
     out.print()
     out.print(table(Table("Adapters", ("port", "adapter", "settings", "needed by"), tuple(rows))))
 
@@ -224,6 +224,8 @@ def _summary(resolved: ResolvedRequest, users: Mapping[str, str]) -> dict[str, A
         "settings": resolved.recipe.model_dump(mode="json") if resolved.recipe else None,
         "sources": resolved.sources,
         "adapters": {port: resolved.names.get(port) for port in users},
+        "adapter_settings": resolved.adapter_settings,
+        "adapter_sources": resolved.adapter_sources,
         "plan": [str(line) for line in plan.lines] if plan else [],
         "not_honoured": plan.not_honoured if plan else [],
         "problems": all_reasons(resolved.problems),

@@ -50,7 +50,7 @@ def compare(
     def details() -> dict[str, Any]:
         return {"comparison": asdict(collector.report)} if collector.report else {}
 
-    order = RunRequest(RECIPE, (), None, adapters, implied=settings)
+    order = RunRequest(RECIPE, (), (), adapters, implied=settings)
     return run(order, output, name, (collector,), details)
 
 

@@ -149,7 +149,7 @@ def _packages_of_adapters(port: str) -> Iterator[tuple[str, Sequence[str]]]:
 def _missing(adapters: AdapterChoice) -> Sequence[str]:
     """Return the reasons why the default recipe would not run."""
     try:
-        resolved = resolve_request(RunRequest(RECIPE, (), None, adapters))
+        resolved = resolve_request(RunRequest(RECIPE, (), (), adapters))
         missing = all_reasons(resolved.problems)
     except KitchenError as error:
         missing = list(reasons(error))

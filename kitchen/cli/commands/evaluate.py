@@ -31,7 +31,7 @@ def evaluate(
     name, adapters = resolve_weights(weights, adapters, ("training", "hub", "datasets"))
     arguments = (*settings, f"weights={yaml_value(str(name))}", f"dataset={yaml_value(dataset)}")
     implied = _rendering(name, adapters)
-    code = run(RunRequest(RECIPE, arguments, None, adapters, implied=implied), output)
+    code = run(RunRequest(RECIPE, arguments, (), adapters, implied=implied), output)
     if code == BackendError.exit_code:
         hint = missing_run_hint(name, adapters, open_blobs(adapters))
         if hint:

@@ -116,7 +116,8 @@ def _new_run(request: RunRequest, name: str | None) -> _Run:
     if name is not None and kitchen.blobs is not None:
         check_new_run_name(kitchen.blobs, name)
     name = name or new_run_id(order.recipe)
-    return _Run(name, order, recipe, kitchen, request.adapter_choice, resolved.plan, new=True)
+    adapters = resolved.adapter_choice or request.adapter_choice
+    return _Run(name, order, recipe, kitchen, adapters, resolved.plan, new=True)
 
 
 def resume(name: str, adapters: AdapterChoice, output: OutputOptions) -> int:

@@ -13,7 +13,7 @@ from kitchen.config.adapter_choice import (
     check_run_name,
     open_blobs,
 )
-from kitchen.config.order import nested_value
+from kitchen.config.order import adapter_rows, nested_value
 from kitchen.ports import BlobStore
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
 from kitchen.secrets import printable
@@ -114,14 +114,7 @@ def _settings(order: Mapping[str, Any]) -> Table:
 
 
 def _adapters(order: Mapping[str, Any]) -> Table:
-    from kitchen.config.yaml import yaml_value
-
-    rows = []
-    for port, name in order["adapters"].items():
-        settings = order["adapter_settings"].get(port, {})
-        typed = [f"{key}={yaml_value(value)}" for key, value in settings.items()]
-        rows.append((port, name, ", ".join(typed)))
-    return Table("Adapters", ("port", "adapter", "settings"), tuple(rows))
+    return Table("Adapters", ("port", "adapter", "settings"), tuple(adapter_rows(order)))
 
 
 def _checkpoints(blobs: BlobStore, run: str) -> list[dict[str, Any]]:

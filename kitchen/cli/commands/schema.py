@@ -1,21 +1,41 @@
-"""`kitchen schema`: the settings of a recipe as a JSON schema, for editors of --config files."""
+"""`kitchen schema`: the settings of a recipe as a JSON schema, for editors of YAML files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
 from kitchen.cli.commands.json_output import as_json
+from kitchen.config.adapters import PORTS
 from kitchen.config.describe import describe_settings
 from kitchen.config.discovery import find_recipe, import_path
 from kitchen.config.pipeline import find_pipeline
+from kitchen.config.run_files import ADAPTER_SETTINGS, ADAPTERS, EXTENDS, RECIPE
 from kitchen.config.settings import nested_settings
 from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
 
 PIPELINE = "thinker"
+_FILE_KEYS: Mapping[str, Any] = {
+    RECIPE: {"type": "string", "description": "module of the recipe, such as recipes.sl_basic"},
+    EXTENDS: {"type": "string", "description": "another file, whose settings this one overrides"},
+    ADAPTERS: {
+        "type": "object",
+        "description": "adapters by port",
+        "properties": {port: {"type": "string"} for port in PORTS},
+        "additionalProperties": False,
+    },
+    ADAPTER_SETTINGS: {
+        "type": "object",
+        "description": "settings of adapters by port",
+        "properties": {port: {"type": "object"} for port in PORTS},
+        "patternProperties": {rf"^({'|'.join(PORTS)})\.": {}},
+        "additionalProperties": False,
+    },
+}
 
 
 def print_schema(name: str) -> int:
@@ -45,8 +65,9 @@ def settings_schema(cls: type[Recipe]) -> dict[str, Any]:
         for key, kind in nested_settings(cls).items()
         if nested_settings(kind) or schema["properties"][key].get("type") == "object"
     ]
-    if nested:
-        schema["patternProperties"] = {rf"^({'|'.join(nested)})\.": {}}
+    names = "|".join([*nested, ADAPTERS, ADAPTER_SETTINGS])
+    schema["patternProperties"] = {rf"^({names})\.": {}}
+    schema["properties"] = {**_FILE_KEYS, **schema["properties"]}
     return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 
 

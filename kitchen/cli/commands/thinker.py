@@ -72,7 +72,7 @@ def run_pipeline(
     _check_float16(prepared)
     adapters = _adapters(prepared, options)
     request = RunRequest(
-        prepared.recipe, (), None, adapters, options.strict, implied=prepared.settings
+        prepared.recipe, (), (), adapters, options.strict, implied=prepared.settings
     )
     writer = ManifestWriter(open_blobs(adapters), request_of(command, prepared, pipeline))
     output = OutputOptions(options.json, options.debug)
@@ -120,7 +120,7 @@ def show_info(options: ThinkerOptions, pipeline: PipelineOptions) -> int:
 def _resolve(prepared: PipelineRun, options: ThinkerOptions) -> ResolvedRequest:
     """Plan the run of a pipeline, and collect all of its problems."""
     adapters = _adapters(prepared, options)
-    request = RunRequest(prepared.recipe, (), None, adapters, implied=prepared.settings)
+    request = RunRequest(prepared.recipe, (), (), adapters, implied=prepared.settings)
     resolved = resolve_request(request)
     with resolved.collecting():
         _check_float16(prepared)

@@ -133,3 +133,13 @@ def test_the_command_prints_the_schema_only() -> None:
     printed = json.loads(invoke("schema", "recipes.sl_basic").stdout)
     assert printed == settings_schema(find_recipe("recipes.sl_basic"))
     assert "'recipes.sl_basic'" in output(2, "schema", "recipes.sl_basc")
+
+
+def test_the_keys_of_run_files_are_in_the_schema() -> None:
+    schema = settings_schema(find_recipe("recipes.sl_basic"))
+    adapters = {"training": "fake"}
+    settings = {"training": {"device": "cpu"}, "datasets.max_line_mb": 4}
+    file = {"recipe": "recipes.sl_basic", "extends": "base.yaml", "adapters": adapters}
+    assert fits({**file, "adapter_settings": settings, "adapters.hub": "local"}, schema)
+    assert not fits({**file, "recipe": 3}, schema)
+    assert not fits({**file, "adapters": {"trainer": "fake"}}, schema)
