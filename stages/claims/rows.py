@@ -70,7 +70,8 @@ def row_of_texts(prompt: str, completion: str, id: str, where: str) -> ClaimRow:
     if answer.problems:
         raise DataError(f"{where}: completion: {'; '.join(answer.problems)}")
     heads = list(_DOCUMENT.finditer(prompt))
-    twice = [id for id, times in Counter(head["id"] for head in heads).items() if times > 1]
+    ids = [head["id"] for head in heads]
+    twice = [id for id, times in Counter(ids).items() if times > 1]
     if twice:
         raise DataError(
             f"{where}: prompt: two documents have the id {twice[0]}; give each its own id"
