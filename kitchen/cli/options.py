@@ -124,6 +124,14 @@ Json = Annotated[
         help="Print one JSON object to standard output, and everything else to standard error.",
     ),
 ]
+Yaml = Annotated[
+    bool,
+    typer.Option(
+        "--yaml",
+        help="Print a YAML file for `kitchen run` instead, with every setting at its default and a "
+        "comment.",
+    ),
+]
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show debug logs and the traceback of an error.")
 ]

@@ -29,6 +29,7 @@ from kitchen.cli.options import (
     TakeOver,
     Training,
     Trust,
+    Yaml,
     adapter_choice,
     examples,
     exit_with,
@@ -129,15 +130,21 @@ def list_(json: Json = False, debug: Debug = False) -> None:
     exit_with(lambda: list_recipes_and_adapters(json=json), debug=debug)
 
 
-@app.command(epilog=examples("kitchen describe recipes.sl_basic"))
-def describe(recipe: RecipeName, json: Json = False, debug: Debug = False) -> None:
+@app.command(
+    epilog=examples(
+        "kitchen describe recipes.sl_basic", "kitchen describe recipes.dpo --yaml > my.yaml"
+    )
+)
+def describe(
+    recipe: RecipeName, yaml: Yaml = False, json: Json = False, debug: Debug = False
+) -> None:
     """Describe the settings, stages and ports of a recipe.
 
     Each setting is shown with its default, type, meaning and unit.
     """
     from kitchen.cli.commands.describe import describe_recipe
 
-    exit_with(lambda: describe_recipe(recipe, json=json), debug=debug)
+    exit_with(lambda: describe_recipe(recipe, json=json, yaml=yaml), debug=debug)
 
 
 @app.command(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, takewhile
+from textwrap import wrap
 
 from rich.text import Text
 
@@ -13,16 +14,28 @@ from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES
 from kitchen.config.describe import SettingDescription, describe_settings
 from kitchen.config.discovery import NotAStep, build_workflow, find_recipe, import_path
+from kitchen.config.yaml import yaml_value
 from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
+from kitchen.secrets import printable
 from kitchen.stage import Stage
 from kitchen.types import Table
 from kitchen.workflow import Step, walk
 
+_WIDTH = 100  # columns of the comments in a YAML file
 
-def describe_recipe(name: str, *, json: bool) -> int:
-    """Print the description of a recipe; raises the error of `find_recipe`."""
+
+def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
+    """Print the description of a recipe; raises the error of `find_recipe`.
+
+    With `yaml`, it is a YAML file of its settings.
+    """
+    if json and yaml:
+        raise ConfigError("--json and --yaml are two forms of the description; choose one")
     cls = find_recipe(name)
+    if yaml:
+        print("\n".join(yaml_lines(name, cls)))
+        return 0
     docstring = (cls.__doc__ or "").strip()
     settings = list(describe_settings(cls))
     workflow, reason = _default_workflow(cls)
@@ -51,6 +64,50 @@ def describe_recipe(name: str, *, json: bool) -> int:
         out.print(workflow_tree("Stages", workflow))
         out.print(f"\nPorts: {', '.join(ports)}")
     return 0
+
+
+def yaml_lines(name: str, cls: type[Recipe]) -> Iterator[str]:
+    """Yield the lines of a YAML file that sets every setting of a recipe to its default.
+
+    A setting without a default is commented out.
+    """
+    for paragraph in (cls.__doc__ or "").split("\n\n"):
+        yield from _comment(paragraph, 0)
+    yield from _comment(
+        "All settings are at their defaults. Delete the lines that you do not change.", 0
+    )
+    yield f"recipe: {yaml_value(name)}"
+    group: list[str] = []  # the names of the mappings that contain the line before
+    for setting in describe_settings(cls):
+        *parents, key = setting.name.split(".")
+        shared = _shared_length(group, parents)
+        if not shared:
+            yield ""
+        for depth, parent in enumerate(parents[shared:], shared):
+            yield f"{'  ' * depth}{parent}:"
+        yield from _setting_lines(setting, key, len(parents))
+        group = parents
+
+
+def _shared_length(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return the number of items that two sequences begin with in common."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _setting_lines(setting: SettingDescription, key: str, depth: int) -> Iterator[str]:
+    meaning = f"{setting.about} ({setting.type})" if setting.about else setting.type
+    if not setting.default:
+        meaning = f"required: {meaning}"
+    yield from _comment(meaning, depth)
+    line = f"{key}: {setting.default}" if setting.default else f"# {key}:"
+    yield "  " * depth + line
+
+
+def _comment(text: str, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for line in wrap(printable(text), _WIDTH - len(indent) - 2):
+        yield f"{indent}# {line}"
 
 
 def _row(setting: SettingDescription) -> tuple[str, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ import pytest
 import typer
 
 from kitchen.cli import app
+from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.config.describe import describe_settings
+from kitchen.config.discovery import recipe_modules
+from kitchen.config.request import RunRequest, resolve_request
 from tests.support.commands import invoke, output
 
 pytestmark = pytest.mark.usefixtures("soup")
@@ -109,3 +114,31 @@ def test_every_example_is_a_valid_command_line() -> None:
                 parsed = parsed.commands[words.pop(1)]
                 names.append(parsed.name)
             parsed.make_context(" ".join(names), words[1:])
+
+
+@pytest.mark.parametrize("recipe", [module.name for module in recipe_modules()])
+def test_a_described_file_is_the_recipe_with_its_defaults(recipe: str, here: Path) -> None:
+    text = output(0, "describe", recipe, "--yaml")
+    (here / "all.yaml").write_text(text)
+    adapters = AdapterChoice({"training": "fake"})
+    described = resolve_request(RunRequest("all.yaml", (), (), adapters))
+    default = resolve_request(RunRequest(recipe, (), (), adapters))
+    assert described.cls is default.cls
+    assert described.recipe == default.recipe
+    assert list(map(str, described.problems)) == list(map(str, default.problems))
+    assert all(place.startswith("all.yaml:") for place in described.sources.values())
+    words = " ".join(line.strip().removeprefix("# ") for line in text.splitlines())
+    assert all(setting.about in words for setting in describe_settings(default.cls))
+
+
+def test_required_settings_are_commented_out_in_a_file(here: Path) -> None:
+    broth = BROTH.replace("salt: int", "salt: int  # in grams").replace("unknown", "sequence()")
+    broth = broth.replace("Recipe\n", "Recipe, sequence\n", 1)
+    (here / "recipes/broth.py").write_text(broth)
+    text = output(0, "describe", "recipes.broth", "--yaml")
+    assert "# required: in grams (whole number)\n# salt:\n" in text
+    (here / "broth.yaml").write_text(text)
+    assert "salt has no default" in output(2, "check", "broth.yaml")
+    (here / "broth.yaml").write_text(text.replace("# salt:", "salt: 3"))
+    assert re.search(r"salt +3  broth\.yaml:\d", output(0, "check", "broth.yaml"))
+    assert "choose one" in output(2, "describe", "recipes.broth", "--yaml", "--json")
