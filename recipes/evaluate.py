@@ -30,7 +30,9 @@ class Evaluate(Recipe):
     def workflow(self) -> Step:
         drop_bad_rows = evaluate.DropBadQuestions(self.weights, self.rendering, self.evaluation)
         return sequence(
-            evaluate.LoadHeldOut(self.dataset, self.splits, self.rows, self.reading),
+            evaluate.LoadHeldOut(
+                self.dataset, self.splits, self.rows, self.reading, self.evaluation.metric
+            ),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(self.weights),
             evaluate.EvaluateCheckpoint(

@@ -63,6 +63,8 @@ class Conversation:
     inputs: TemplateInputs = NO_INPUTS  # tools and variables for the chat template
     # columns of the row, by which comparisons of evaluations may group items
     columns: Mapping[str, Any] = dataclass_field(default_factory=dict, compare=False, repr=False)
+    # all columns of the row, for a metric function
+    row: Row = dataclass_field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ def _with_columns(conversation: Conversation, row: Row, where: str) -> Conversat
         single_turn=_is_single_turn(messages),
         inputs=template_inputs(row, where),
         columns=recorded_columns(row),
+        row=row,
     )
 
 

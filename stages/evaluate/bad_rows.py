@@ -18,6 +18,8 @@ from stages.data.mixture import MixtureRows
 from stages.evaluate.choices import check_choices, choice_datums
 from stages.evaluate.evaluation import MAX_TOKENS, UNSAMPLED, EvalConfig
 from stages.evaluate.graded_answers import METRIC_REWARDS
+from stages.evaluate.metric_functions import check_columns_of
+from stages.tasks.own_reward import is_function_name
 from stages.tasks.tasks import gradable_rows
 
 
@@ -124,6 +126,8 @@ def good_held_out(
         if reward := METRIC_REWARDS.get(config.metric):
             setting = f"evaluation.metric={config.metric}"
             rows = tuple(gradable_rows(reward, rows, setting, bad, config))
+        if is_function_name(config.metric):
+            rows = bad.keep(rows, lambda row: check_columns_of(config.metric, [row]), place_of)
         if config.metric == "choice":
             rows = bad.keep(rows, lambda row: check_choices([row]), place_of)
             rows = bad.keep(rows, lambda row: choice_datums(row, tokenizer, render), place_of)

@@ -11,7 +11,7 @@ from kitchen.statistics.samples import NON_NEGATIVE
 from kitchen.types import Metrics, Table
 from stages.evaluate.choices import CHOICE_MEASURES, ScoredChoices
 from stages.evaluate.evaluation import EvaluationAfter, EvaluationBefore, Likelihood
-from stages.evaluate.graded_answers import ANSWER_MEASURES, GradedAnswer, failure_counts
+from stages.evaluate.graded_answers import GradedAnswer, failure_counts, measures_of, score_bounds
 from stages.evaluate.record import NO_SCORE, counted
 
 _Rows = list[tuple[str, ...]]  # of a table
@@ -67,7 +67,7 @@ def _compare_answers(
     pairs = zip(before, after, strict=True)
     both = [(one, other) for one, other in pairs if one.scores and other.scores]
     n = counted(len(after), len(after) - len(both))
-    for key, label in ANSWER_MEASURES.items():
+    for key, label in measures_of(after).items():
         if not both:
             rows.append((n, label, NO_SCORE, NO_SCORE, ""))
             continue
@@ -104,13 +104,14 @@ def _compare_scores(
     label: str, key: str, old: Sequence[float], new: Sequence[float]
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Compare a score of the same problems before and after: metrics, and a row of the table."""
-    gain = paired_interval(old, new)
+    bounds = score_bounds(old, new)
+    gain = paired_interval(old, new, bounds=bounds)
     metrics = {
         f"{key}_before": sum(old) / len(old),
         f"{key}_after": sum(new) / len(new),
         f"{key}_gain": gain.estimate,
     }
-    intervals = interval(old).format(), interval(new).format()
+    intervals = (interval(scores, bounds=bounds).format() for scores in (old, new))
     return metrics, (label, *intervals, gain.format(sign=True))
 
 
@@ -129,7 +130,10 @@ def _compare_losses(before: Likelihood, after: Likelihood) -> tuple[Metrics, _Ro
 
 
 class QualityGate(Stage):
-    """Fail the run if exact match on the first held-out set is below `at_least`."""
+    """Fail the run if exact match on the first held-out set is below `at_least`.
+
+    If the set was scored by a metric function, its mean counts instead.
+    """
 
     at_least: float  # 0..1; 0 for no target
 
@@ -140,15 +144,14 @@ class QualityGate(Stage):
                 f"the target is an exact match of {self.at_least:g}, but no held-out set has "
                 "graded answers"
             )
-        for name, answers in list(right.items())[:1]:
-            if not answers:
+        for name, (label, scores) in list(right.items())[:1]:
+            if not scores:
                 raise QualityError(
-                    f"the target is an exact match of {self.at_least:g}, but no answer of {name} "
-                    "could be compared with its reference answer; samples.jsonl has the reasons"
+                    f"the target is {label} of {self.at_least:g}, but no answer of {name} could be "
+                    "compared with its reference answer; samples.jsonl has the reasons"
                 )
-            exact_match = sum(answers) / len(answers)
-            if exact_match < self.at_least:
+            mean = sum(scores) / len(scores)
+            if self.at_least > 0 and mean < self.at_least:
                 raise QualityError(
-                    f"exact match on {name} is {exact_match:.3f}, below the target of "
-                    f"{self.at_least:g}"
+                    f"{label} on {name} is {mean:.3f}, below the target of {self.at_least:g}"
                 )

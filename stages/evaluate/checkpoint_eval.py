@@ -12,7 +12,7 @@ from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval, pass_at
 from kitchen.statistics.samples import NON_NEGATIVE
 from kitchen.types import Facts, Metrics, Price, Samples, Table
-from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.conversations import Conversation
 from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, token_cost_rows
@@ -33,7 +33,8 @@ from stages.evaluate.evaluation import (
     render_all,
     sample_records,
 )
-from stages.evaluate.graded_answers import ANSWER_MEASURES, GradedAnswer, failure_counts
+from stages.evaluate.graded_answers import GradedAnswer, failure_counts, measures_of, score_bounds
+from stages.evaluate.metric_functions import row_parser
 from stages.evaluate.record import NO_SCORE, counted
 
 
@@ -44,6 +45,7 @@ class LoadHeldOut(Stage):
     splits: tuple[str, ...] | None = None  # None for the default
     rows: int | None = None  # maximum number of rows per split; None for all
     reading: RowsConfig = RowsConfig()
+    metric: str = "auto"  # with a function of the user, a row needs no answer
 
     def run(self, store: DatasetStore) -> tuple[HeldOut, Facts, Table]:
         splits = held_out_splits(store, self.dataset, self.splits)
@@ -51,11 +53,12 @@ class LoadHeldOut(Stage):
         facts, table_rows = Facts(), []
         bad_rows: list[BadRow] = []
         config = DataConfig(columns=self.reading.columns, bad_rows=self.reading.bad_rows)
-        reader = DatasetReader(store, self.dataset, config)
+        parse = row_parser(self.metric)
+        reader = DatasetReader(store, self.dataset, config, parse=parse)
         for split in splits:
             read = reader.read(split, 0)
             chosen = sample(read.data, self.rows)
-            sets[split] = tuple(ParsedRows(chosen, parse_conversation))
+            sets[split] = tuple(ParsedRows(chosen, parse))
             facts[f"data.{split}.sha256"] = read.fingerprint
             table_rows.append((split, f"{len(chosen):,} of {len(read.data):,}"))
             bad_rows += read.bad_rows
@@ -182,7 +185,7 @@ def evaluation_report(
             if not values:
                 rows.append((name, n, label, NO_SCORE))
                 continue
-            mean = interval(values)
+            mean = interval(values, bounds=score_bounds(values))
             metrics |= _interval_metrics(f"{name}/{measure}{suffix}", mean)
             rows.append((name, n, label, mean.format()))
         for (label, measure), count in failure_counts(answers).items():
@@ -222,7 +225,7 @@ def problem_scores(
         if not answer.failed:
             problems.setdefault(answer.row, []).append(answer)
     scores = dict[tuple[str, str], list[float]]()
-    for key, label in ANSWER_MEASURES.items():
+    for key, label in measures_of(answers).items():
         scores[label, key] = [_mean(key, tries) for tries in problems.values()]
     for k in ks:
         enough = [tries for tries in problems.values() if len(tries) >= k]

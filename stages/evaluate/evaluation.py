@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import structlog
@@ -39,11 +39,18 @@ from stages.chat.render import RenderDataset, RenderedDatums
 from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.dataset import HeldOut, normalise_weights
 from stages.evaluate.choices import ScoredChoices, check_choices, choice_datums, score_choices
-from stages.evaluate.graded_answers import METRIC_REWARDS, GradedAnswer, grade_samples
+from stages.evaluate.graded_answers import (
+    METRIC_REWARDS,
+    GradedAnswer,
+    grade_samples,
+    measures_of,
+)
+from stages.evaluate.metric_functions import check_columns_of, find_metric
 from stages.evaluate.record import record_row, recorded_items
 from stages.evaluate.reference import open_sampler, sample_answers
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
+from stages.tasks.own_reward import is_function_name
 from stages.tasks.rewards import first_ungradable, require_extra
 from stages.train.optim import summed_metrics
 from stages.train.session import FinalWeights
@@ -90,13 +97,18 @@ class Evaluation:
     losses: Mapping[str, Likelihood]
     choices: Mapping[str, tuple[ScoredChoices, ...]] = field(default_factory=dict)
 
-    def right(self) -> Mapping[str, Sequence[bool]]:
-        """Return whether each graded or chosen answer is right, by set."""
-        right: dict[str, Sequence[bool]] = {}
+    def right(self) -> Mapping[str, tuple[str, Sequence[float]]]:
+        """Return whether each graded or chosen answer is right, by set, with the measure's label.
+
+        For a metric function, these are its scores.
+        """
+        right: dict[str, tuple[str, Sequence[float]]] = {}
         for name, answers in self.answers.items():
-            right[name] = [answer.exact for answer in answers if not answer.failed]
+            key, label = next(iter(measures_of(answers).items()))
+            scores = [answer.scores[key] for answer in answers if not answer.failed]
+            right[name] = label, scores
         for name, rows in self.choices.items():
-            right[name] = [row.chosen == row.expected for row in rows]
+            right[name] = "exact match", [float(row.chosen == row.expected) for row in rows]
         return right
 
 
@@ -131,15 +143,19 @@ class EvalConfig(GradingConfig):
 
     # json compares the fields of JSON objects; text compares texts; math compares numbers or
     # formulas (after the last #### if there is one); choice takes the likeliest of the row's
-    # choices; loss measures the loss of the reference answers; auto is json if all reference
-    # answers are JSON objects, and loss otherwise
-    metric: Literal["auto", "json", "text", "math", "choice", "loss"] = "auto"
+    # choices; loss measures the loss of the reference answers; MODULE:function is a function of
+    # your own; auto is json if all reference answers are JSON objects, and loss otherwise
+    metric: str = "auto"
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer counts as wrong
-    # exact match required on the first held-out set; below it, the run ends with exit code 5
+    # exact match, or mean of a metric of your own, required on the first held-out set; below it,
+    # the run ends with exit code 5
     at_least: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
-        check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "choice", "loss"))
+        if is_function_name(self.metric):
+            find_metric(self.metric)
+        else:
+            check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "choice", "loss"))
         super().__post_init__()
         self.check_options(self.metric)
         if self.at_least > 0 and self.metric == "loss":
@@ -167,6 +183,9 @@ class EvalConfig(GradingConfig):
         """Choose the metric of a set; raises DataError for an answer that it cannot grade."""
         if self.metric == "choice":
             check_choices(conversations)
+        if is_function_name(self.metric):
+            check_columns_of(self.metric, conversations)
+            return self.metric
         if self.metric in UNSAMPLED:
             return self.metric
         if self.metric == "auto" and any(map(answers_by_tool_call, conversations)):

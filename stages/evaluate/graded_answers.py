@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from kitchen.ports import Tokenizer
 from kitchen.ports.environments import StepResult
+from kitchen.statistics.samples import SHARE, UNBOUNDED, Bounds
 from kitchen.types import Sampled
 from stages.chat.conversations import Conversation
 from stages.chat.prompts import graded_prefill, prompt_text, reference_answers
+from stages.evaluate.metric_functions import measure_of, score_answers
 from stages.tasks.grading import GradingConfig
+from stages.tasks.own_reward import is_function_name
 from stages.tasks.rewards import AS_IS, GRADING_TIMEOUT, grade_answers
 
 # the reward that computes each metric
@@ -41,21 +45,27 @@ class GradedAnswer:
     attempt: int = 0  # index among the answers to this row
     where: str = ""  # the row's place in the data: "chats.jsonl:12"
     failed: str = ""  # why it could not be graded, so that it has no score; empty if it was
+    measure: str = ""  # name of the metric function that scored it; empty for other metrics
+    score: float = 0.0  # by the metric function
 
     @property
     def scores(self) -> Mapping[str, float]:
         """The scores by measure; none if it failed."""
-        return {} if self.failed else {"exact_match": float(self.exact), "field_f1": self.f1}
+        if self.failed:
+            return {}
+        if self.measure:
+            return {self.measure: self.score}
+        return {"exact_match": float(self.exact), "field_f1": self.f1}
 
     def record(self) -> Mapping[str, Any]:
         """Return what a line of samples.jsonl shows besides item and scores."""
         graded = not self.failed
+        grades = {} if self.measure else {"exact": self.exact, "f1": self.f1}
         return {
             "prompt": self.prompt,
             "wanted": self.expected,
             "text": self.text,
-            "exact": self.exact if graded else None,
-            "f1": self.f1 if graded else None,
+            **(grades if graded else dict.fromkeys(grades)),
             "parsed": self.parsed,
             "truncated": self.truncated,
         }
@@ -68,8 +78,18 @@ async def grade_samples(
     timeout: float = GRADING_TIMEOUT,
     grading: GradingConfig = AS_IS,
 ) -> list[GradedAnswer]:
-    """Grade sampled answers by one of METRIC_REWARDS; a truncated answer scores 0."""
+    """Grade sampled answers by one of METRIC_REWARDS, or by a metric function.
+
+    A truncated answer scores 0, except by a metric function, which grades it like any other.
+    """
     texts = [tokenizer.decode(sampled.tokens) for _, sampled in samples]
+    if is_function_name(metric):
+        rows = [conversation for conversation, _ in samples]
+        scores = await score_answers(metric, list(zip(rows, texts, strict=True)), grading)
+        return [
+            _scored(metric, *sample, text, score)
+            for sample, text, score in zip(samples, texts, scores, strict=True)
+        ]
     complete = [at for at, (_, sampled) in enumerate(samples) if sampled.stop_reason != "length"]
     pairs = [_compared(samples[at][0], texts[at]) for at in complete]
     results = await grade_answers(METRIC_REWARDS[metric], pairs, timeout, grading)
@@ -99,6 +119,34 @@ def _graded(conversation: Conversation, text: str, grade: StepResult | str | Non
         where=conversation.where,
         failed=grade if isinstance(grade, str) else "",
     )
+
+
+def _scored(
+    metric: str, conversation: Conversation, sampled: Sampled, text: str, score: StepResult | str
+) -> GradedAnswer:
+    """Build an answer from its score by a metric function, or the reason why it has none."""
+    graded = _graded(conversation, text, score)
+    no_score = isinstance(score, StepResult) and score.reward is None
+    return replace(
+        graded,
+        truncated=sampled.stop_reason == "length",
+        failed=f"{metric} returned None" if no_score else graded.failed,
+        f1=float(graded.exact),
+        measure=measure_of(metric),
+        score=graded.f1,
+    )
+
+
+def measures_of(answers: Sequence[GradedAnswer]) -> Mapping[str, str]:
+    """Return the label of each measure that the answers to a set have."""
+    own = {answer.measure: answer.measure for answer in answers if answer.measure}
+    return own or ANSWER_MEASURES
+
+
+def score_bounds(*scores: Sequence[float]) -> Bounds:
+    """Return the range of a measure with these scores: 0 to 1 if all lie within, else unbounded."""
+    values = list(chain.from_iterable(scores))
+    return SHARE if 0 <= min(values) <= max(values) <= 1 else UNBOUNDED
 
 
 def failure_counts(answers: Sequence[GradedAnswer]) -> Mapping[tuple[str, str], int]:

@@ -23,8 +23,10 @@ from stages.data.dataset import Epoch, HeldOut
 from stages.evaluate.checkpoint_eval import problem_scores
 from stages.evaluate.choices import CHOICE_MEASURES
 from stages.evaluate.evaluation import EvalConfig, Evaluation, evaluate
-from stages.evaluate.graded_answers import ANSWER_MEASURES
+from stages.evaluate.graded_answers import ANSWER_MEASURES, score_bounds
+from stages.evaluate.metric_functions import measure_of
 from stages.evaluate.targets import TargetResult, Targets
+from stages.tasks.own_reward import is_function_name
 from stages.train.session import retype_checkpoint
 
 R = TypeVar("R")
@@ -109,8 +111,9 @@ class MonitorHeldOut(Stage):
 
     def verify(self) -> None:
         metric = self.config.metric
-        check_measures(self.names, (*ANSWER_MEASURES, *_CHOICES, *_LOSSES))
-        given = HELD_OUT_MEASURES.get(metric, tuple(ANSWER_MEASURES))
+        own = (measure_of(metric),) if is_function_name(metric) else ()
+        check_measures(self.names, (*ANSWER_MEASURES, *_CHOICES, *_LOSSES, *own))
+        given = own or HELD_OUT_MEASURES.get(metric, tuple(ANSWER_MEASURES))
         if missing := [name for name in self.names if name not in given]:
             raise ConfigError(
                 f"monitor: {missing[0]} is not measured with evaluation.metric={metric}, which "
@@ -146,7 +149,7 @@ def _measures(name: str, evaluation: Evaluation) -> dict[str, Interval]:
     found: dict[str, Interval] = {}
     for (_, measure), values in problem_scores(evaluation.answers.get(name, ()), ()).items():
         if values:
-            found[measure] = interval(values)
+            found[measure] = interval(values, bounds=score_bounds(values))
     choices = evaluation.choices.get(name, ())
     for (_, measure), score in CHOICE_MEASURES.items():
         if choices:

@@ -1,4 +1,4 @@
-"""Rewards by name: a user's function, MODULE:function, called with an answer and its row."""
+"""Rewards and metrics by name: a user's MODULE:function, called with an answer and its row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclass(frozen=True)
 class RewardFunction:
-    """A user's reward function, and what its parameters after the first one read."""
+    """A user's reward function or metric, and what its parameters after the first one read."""
 
     name: str  # MODULE:function
     call: Callable[..., Any]
@@ -41,6 +41,7 @@ class RewardFunction:
     required: tuple[str, ...]  # parameters without a default
     optional: tuple[str, ...]
     takes_all: bool  # it has **columns
+    setting: str = "reward"  # the setting that names it
 
     def arguments(self, row: Row, where: str) -> Mapping[str, Any]:
         """Return the arguments that a row has; raises DataError if one is missing."""
@@ -48,8 +49,8 @@ class RewardFunction:
         missing = [name for name in self.required if name not in known and name != _REFERENCE]
         if missing:
             raise DataError(
-                f"{where}: reward={self.name} reads {missing[0]!r}, which is not a column of the "
-                f"row, {_ROW!r} or {_REFERENCE!r}; {did_you_mean(missing[0], known)}"
+                f"{where}: {self.setting}={self.name} reads {missing[0]!r}, which is not a column "
+                f"of the row, {_ROW!r} or {_REFERENCE!r}; {did_you_mean(missing[0], known)}"
             )
         names = [*self.required, *self.optional]
         read = {name: known[name] for name in names if name in known}
@@ -83,7 +84,8 @@ class RowReward:
         source = function_name(self.function.call)
         if isinstance(result, StepResult):
             return check_step_result(result, source)
-        return StepResult(None if result is None else check_reward(result, source))
+        kind = "reward" if self.function.setting == "reward" else "score"
+        return StepResult(None if result is None else check_reward(result, source, kind))
 
 
 def is_function_name(reward: str | None) -> bool:
@@ -91,12 +93,12 @@ def is_function_name(reward: str | None) -> bool:
     return reward is not None and ":" in reward
 
 
-def find_reward(name: str) -> RewardFunction:
+def find_reward(name: str, setting: str = "reward") -> RewardFunction:
     """Import a reward function, MODULE:function; raises ConfigError unless it can be called."""
-    return _with_parameters(name, import_function("reward", name))
+    return _with_parameters(name, import_function(setting, name), setting)
 
 
-def _with_parameters(name: str, call: Callable[..., Any]) -> RewardFunction:
+def _with_parameters(name: str, call: Callable[..., Any], setting: str) -> RewardFunction:
     """Read the parameters of a reward function; raises ConfigError if it cannot take an answer."""
     parameters = list(inspect.signature(call).parameters.values())
     others = parameters[1:]
@@ -107,8 +109,8 @@ def _with_parameters(name: str, call: Callable[..., Any]) -> RewardFunction:
     only_positional = [each for each in others if each.kind is inspect.Parameter.POSITIONAL_ONLY]
     if not takes_answer or only_positional:
         raise ConfigError(
-            f"reward={name} is called with the answer, and by name with columns of its row, as in "
-            f"`def reward(answer, {_ROW})`; its signature is {inspect.signature(call)}"
+            f"{setting}={name} is called with the answer, and by name with columns of its row, as "
+            f"in `def score(answer, {_ROW})`; its signature is {inspect.signature(call)}"
         )
     named = [each for each in others if each.kind in _BY_NAME]
     return RewardFunction(
@@ -118,6 +120,7 @@ def _with_parameters(name: str, call: Callable[..., Any]) -> RewardFunction:
         tuple(each.name for each in named if each.default is each.empty),
         tuple(each.name for each in named if each.default is not each.empty),
         any(each.kind is inspect.Parameter.VAR_KEYWORD for each in others),
+        setting,
     )
 
 
@@ -143,7 +146,8 @@ def parse_for_functions(
         function.arguments(row, where)
         read |= function.read_columns()
     asked = {name: value for name, value in row.items() if name not in read}
-    return replace((parse or parse_question)(asked, where), columns=recorded_columns(row))
+    conversation = (parse or parse_question)(asked, where)
+    return replace(conversation, columns=recorded_columns(row), row=row)
 
 
 def parse_question(row: Row, where: str) -> Conversation:

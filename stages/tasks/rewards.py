@@ -23,8 +23,8 @@ from stages.tasks.math_grader import math_reward
 from stages.tasks.own_reward import RowReward
 from stages.tasks.reward_setting import RewardSetting, reward_weights
 from stages.tasks.step_results import (
-    WrongResult,
     call_function,
+    check_no_messages,
     check_reward,
     check_step_result,
     function_name,
@@ -103,12 +103,7 @@ class RewardPart:
             references = references[:1]
         text = self.prefill + answer
         result = await grade(self.reward, text, references, self.grading, self.workers)
-        if result.messages:
-            raise WrongResult(
-                f"reward={self.name} returned messages, and cannot continue the conversation, "
-                "because it is one of several rewards"
-            )
-        return result
+        return check_no_messages(result, f"{self.name}, one of several rewards,")
 
 
 @dataclass(frozen=True)

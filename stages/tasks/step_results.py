@@ -109,18 +109,25 @@ def check_step_result(result: Any, source: str) -> StepResult:
     return replace(result, reward=reward, messages=messages, parts=parts)
 
 
-def check_reward(value: Any, source: str) -> float:
+def check_no_messages(result: StepResult, name: str) -> StepResult:
+    """Return a result; raises WrongResult if it continues the conversation."""
+    if result.messages:
+        raise WrongResult(f"{name} returned messages, but cannot continue the conversation here")
+    return result
+
+
+def check_reward(value: Any, source: str, kind: str = "reward") -> float:
     """Return a reward as a float; raises WrongResult unless it is one to train on."""
     try:
         reward = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the latter by torch
         reward = math.nan
     if not math.isfinite(reward):
-        raise WrongResult(f"{source} returned the reward {_shown(value)}, not a finite number")
+        raise WrongResult(f"{source} returned the {kind} {_shown(value)}, not a finite number")
     if abs(reward) > MAX_REWARD:
         raise WrongResult(
-            f"{source} returned the reward {reward:g}, which is too large to train on: rewards "
-            f"are numbers from {-MAX_REWARD:g} to {MAX_REWARD:g}"
+            f"{source} returned the {kind} {reward:g}, which is too large: {kind}s are numbers "
+            f"from {-MAX_REWARD:g} to {MAX_REWARD:g}"
         )
     return reward
 

@@ -86,6 +86,11 @@ def test_record_loads_no_recipe_without_trust(tmp_path: Path, edit: Edit, recipe
         ("recipes.rl:Rl", {"reward": ["exact", "os:system"]}, "reward=os:system"),
         ("recipes.rl:Rl", {"reward": {"exact": 1, "mine:Mine": 2}}, "reward=mine:Mine"),
         (
+            "recipes.evaluate:Evaluate",
+            {"evaluation": {"metric": "mine:Mine"}},
+            "evaluation.metric=mine:Mine",
+        ),
+        (
             "recipes.claim_extraction:ClaimExtraction",
             {"evaluation": {"metrics": ["bleu", "mine:Mine"]}},
             "evaluation.metrics=mine:Mine",

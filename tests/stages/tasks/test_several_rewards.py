@@ -99,7 +99,7 @@ def test_row_that_a_reward_cannot_read_is_bad(broken: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("reward", "text"),
     [
-        ((SHORT, f"{HERE}:chats"), "reward=.*:chats returned messages"),
+        ((SHORT, f"{HERE}:chats"), ":chats, one of several rewards, returned messages"),
         ({f"{HERE}:huge": 2}, "weighted sum of rewards.*too large"),
     ],
 )

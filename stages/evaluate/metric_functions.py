@@ -1,0 +1,89 @@
+"""Metrics by name: a user's function, MODULE:function, called with each answer and its row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from kitchen.errors import ConfigError, RunFailed, describe_error, exits_as_failures
+from kitchen.ports.datasets import Row
+from kitchen.ports.environments import StepResult
+from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.prompts import prefill_text, reference_answer
+from stages.tasks.grading import GradingConfig
+from stages.tasks.own_reward import RewardFunction, RowReward, find_reward, is_function_name
+from stages.tasks.rewards import MAX_CONCURRENT, grade
+from stages.tasks.step_results import check_no_messages
+
+METRIC = "evaluation.metric"
+TIMEOUT = 60.0  # seconds per answer
+MAX_FAILED = 0.2  # largest share of the answers to a set that may have no score
+_COUNTS = ("truncated", "uncompared")  # metrics of every evaluation
+
+
+def find_metric(name: str) -> RewardFunction:
+    """Import a metric, MODULE:function; raises ConfigError unless it can be called."""
+    if (measure := measure_of(name)) in _COUNTS:
+        raise ConfigError(
+            f"{METRIC}={name}: every evaluation has a metric {measure!r}; rename the function"
+        )
+    return find_reward(name, METRIC)
+
+
+def measure_of(metric: str) -> str:
+    """Return the name under which the scores of a metric function are reported."""
+    return metric.rpartition(":")[2]
+
+
+def row_parser(metric: str) -> Callable[[Row, str], Conversation]:
+    """Return the parser of rows: for a metric function, a row needs no answer."""
+    return find_metric(metric).parse if is_function_name(metric) else parse_conversation
+
+
+def check_columns_of(metric: str, rows: Sequence[Conversation]) -> None:
+    """Raise DataError, which names the row, for a column that a metric function lacks."""
+    function = find_metric(metric)
+    for row in rows:
+        function.arguments(row.row, row.where)
+
+
+async def score_answers(
+    metric: str,
+    answers: Sequence[tuple[Conversation, str]],
+    grading: GradingConfig,
+    timeout: float = TIMEOUT,
+) -> list[StepResult | str]:
+    """Score answers by a metric function: each gets a result, or the reason why it has none.
+
+    Raises RunFailed, with the first reason, if more than MAX_FAILED of them fail.
+    """
+    function = find_metric(metric)
+    slots = asyncio.Semaphore(MAX_CONCURRENT)
+    errors: dict[int, Exception] = {}
+
+    async def score(index: int) -> StepResult | str:
+        try:
+            with exits_as_failures():
+                async with slots, asyncio.timeout(timeout) as limit:
+                    return await _score(function, *answers[index], grading)
+        except Exception as error:  # noqa: BLE001 a failed answer is a value
+            errors[index] = error
+            late = isinstance(error, TimeoutError) and limit.expired()
+            return f"{metric} took more than {timeout:g} s" if late else describe_error(error)
+
+    results = list(await asyncio.gather(*map(score, range(len(answers)))))
+    if len(errors) > MAX_FAILED * len(answers):
+        first = min(errors)
+        raise RunFailed(
+            f"{answers[first][0].where}: {METRIC}={metric}: {len(errors)} of {len(answers)} "
+            f"answers have no score, more than {MAX_FAILED:.0%}. The first error: {results[first]}"
+        ) from errors[first]
+    return results
+
+
+async def _score(
+    function: RewardFunction, row: Conversation, text: str, grading: GradingConfig
+) -> StepResult:
+    reward = RowReward(function, function.arguments(row.row, row.where))
+    result = await grade(reward, prefill_text(row) + text, [reference_answer(row)], grading)
+    return check_no_messages(result, f"{METRIC}={function.name}")
