@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from kitchen.errors import ResumeError
     from kitchen.progress import Location, LoopStep, Progress
     from kitchen.recipe import Recipe
-    from kitchen.runs.handle import Outcome, Run
+    from kitchen.runs.handle import Run
+    from kitchen.runs.outcome import Outcome
     from kitchen.runs.status import Event, Status
     from kitchen.stage import Need, Stage
     from kitchen.types import (
@@ -48,7 +49,8 @@ _MODULES = {
     "recipe": "Recipe",
     "config.adapters": "Kitchen",
     "errors": "ResumeError",
-    "runs.handle": "Outcome Run",
+    "runs.handle": "Run",
+    "runs.outcome": "Outcome",
     "stage": "Need Stage",
     "runs.status": "Event Status",
     "api": "compare resume run submit",

@@ -8,6 +8,7 @@ from functools import partial
 from inspect import isabstract, signature
 from typing import Any
 
+from kitchen.artifacts.completions import RunSampler
 from kitchen.config.adapter_choice import (
     DEFAULT_RUNS_FOLDER,
     AdapterChoice,
@@ -29,7 +30,9 @@ from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
 from kitchen.recipe import Recipe
 from kitchen.runs.comparison import RECIPE, ReportCollector
 from kitchen.runs.execute import execute, recipe_from_order
-from kitchen.runs.handle import Outcome, Run, Target, masks_secrets
+from kitchen.runs.handle import Run, Target, masks_secrets
+from kitchen.runs.notebook import NotebookProgress, in_notebook
+from kitchen.runs.outcome import Outcome, RunAccess
 from kitchen.runs.status import Listener
 from kitchen.runs.store import (
     check_new_run_name,
@@ -78,7 +81,7 @@ def submit(
         plan_request(resolved, resolved.recipe, strict=False)
     if name is not None:
         _check_name(resolved, name)
-    return _start(resolved, name, blobs, on_progress, observers)
+    return _start(resolved, name, adapters, on_progress, observers)
 
 
 def run(
@@ -94,9 +97,13 @@ def run(
     name: str | None = None,
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
+    progress: bool = True,
 ) -> Outcome:
-    """Run a recipe and wait for its outcome: the arguments of `submit`, then `Run.finish`."""
-    return submit(
+    """Run a recipe and wait for its outcome: the arguments of `submit`, then `Run.finish`.
+
+    In a notebook, the cell shows the progress of the run, unless `progress=False`.
+    """
+    submitted = submit(
         recipe,
         settings=settings,
         training=training,
@@ -108,7 +115,11 @@ def run(
         name=name,
         on_progress=on_progress,
         observers=observers,
-    ).finish()
+    )
+    if not (progress and in_notebook()):
+        return submitted.finish()
+    with NotebookProgress(submitted):
+        return submitted.finish()
 
 
 def compare(
@@ -170,18 +181,18 @@ def resume(
     """
     store = _open_store(blobs, runs)
     order, summary = read_order(store, check_run_name(run)), run_summary(store, run)
+    given = _without_none(training=training, datasets=datasets, hub=hub, blobs=blobs)
     start = partial(
         Run,
         run,
         order.recipe,
-        store,
+        _access(run, order, store, Recipe.headline, given, trust=trust),
         on_progress=on_progress,
         earlier_metrics=summary.metrics,
         resume_call=_resume_call(run, order, store, blobs, runs),
     )
     if summary.status == "completed":
         return start(_report_completed)
-    given = _without_none(training=training, datasets=datasets, hub=hub, blobs=blobs)
     resolved = _resolve_resumed(run, order, recipe, given, runs, trust=trust)
     options = {"other_machine": other_machine, "take_over": take_over, "other_code": other_code}
     options["accept_lost_metrics"] = accept_lost_metrics
@@ -195,12 +206,12 @@ def _without_none(**values: Any) -> Mapping[str, Any]:
 def _start(
     resolved: ResolvedRequest,
     name: str | None,
-    blobs: BlobStore | str | None,
+    adapters: Mapping[str, Any],
     on_progress: Listener | None,
     observers: Sequence[Observer],
 ) -> Run:
     """Start the thread of a new run; raises Problems if the request has any."""
-    order, _, kitchen = resolved.require()
+    order, recipe, kitchen = resolved.require()
     store = kitchen.blobs
     assert store is not None
     in_main = resolved.cls.__module__ == _MAIN
@@ -209,12 +220,26 @@ def _start(
     return Run(
         run_id,
         order.recipe,
-        store,
+        _access(run_id, order, store, recipe.headline, _objects(adapters), trust=True),
         _target(order, run_id, resolved, observers, new=True),
         on_progress=on_progress,
         earlier_metrics={},
-        resume_call=_resume_call(run_id, order, store, blobs, root),
+        resume_call=_resume_call(run_id, order, store, adapters["blobs"], root),
     )
+
+
+def _access(
+    run: str,
+    order: Order,
+    store: BlobStore,
+    headline: Sequence[str],
+    objects: Mapping[str, Any],
+    *,
+    trust: bool,
+) -> RunAccess:
+    """Return the access of a run's outcome to its store; `objects` are its adapters by port."""
+    sampler = RunSampler(run, order, {**objects, "blobs": store}, trust)
+    return RunAccess(store, tuple(headline), sampler, partial(compare, blobs=store))
 
 
 def _resolve_resumed(
@@ -325,11 +350,7 @@ def _build_adapters(
     add_cwd_to_path()  # an adapter may be a class in this folder
     problems_before = len(resolved.problems)
     adapter_choice = _adapter_choice(adapters, runs)
-    objects = {
-        port: adapter
-        for port, adapter in adapters.items()
-        if adapter is not None and not isinstance(adapter, str)
-    }
+    objects = _objects(adapters)
     class_names = {port: _class_name(adapter) for port, adapter in objects.items()}
     resolved.names = {**adapter_choice.chosen(), **class_names}
     resolved.objects = [
@@ -352,6 +373,15 @@ def _build_adapters(
     if len(resolved.problems) == problems_before:
         with resolved.collecting():
             resolved.kitchen = Kitchen.named(resolved.names, resolved.adapter_settings, objects)
+
+
+def _objects(adapters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the adapters that were given as objects, by port."""
+    return {
+        port: adapter
+        for port, adapter in adapters.items()
+        if adapter is not None and not isinstance(adapter, str)
+    }
 
 
 def _class_name(adapter: Any) -> str:

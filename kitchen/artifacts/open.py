@@ -15,7 +15,7 @@ from kitchen.artifacts.weights import (
     parse_typed_name,
 )
 from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice, open_blobs
-from kitchen.config.adapters import adapter_class
+from kitchen.config.adapters import Kitchen, adapter_class
 from kitchen.config.order import Order
 from kitchen.config.request import Problems, ResolvedRequest, resolve_adapters
 from kitchen.config.sources import from_arguments
@@ -90,17 +90,27 @@ def open_weights(typed: str, adapter_choice: AdapterChoice) -> Iterator[OpenWeig
     resolved = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # no recipe is run
     resolve_adapters(adapter_choice, resolved)
     kitchen = resolved.kitchen
-    if kitchen is None or kitchen.training is None or kitchen.hub is None or kitchen.blobs is None:
+    if kitchen is None or kitchen.blobs is None:
         raise Problems(resolved.problems)
     try:
-        weights = find_weights(str(name), kitchen.training, kitchen.blobs)
-        with naming_damaged(weights, kitchen.training, kitchen.blobs):
-            yield OpenWeights(weights, kitchen.training, kitchen.hub, kitchen.blobs)
+        with open_on(str(name), kitchen) as opened:
+            yield opened
     except BackendError as error:
         hint = missing_run_hint(name, adapter_choice, kitchen.blobs)
         if not hint:
             raise
         raise BackendError(f"{hint}; and as a model: {error}") from error
+
+
+@contextmanager
+def open_on(name: str, kitchen: Kitchen) -> Iterator[OpenWeights]:
+    """Find weights with adapters that are built already, which are all needed."""
+    training, hub, blobs = kitchen.training, kitchen.hub, kitchen.blobs
+    if training is None or hub is None or blobs is None:
+        raise ConfigError(f"{name}: weights need a training adapter, a hub and a blob store")
+    weights = find_weights(name, training, blobs)
+    with naming_damaged(weights, training, blobs):
+        yield OpenWeights(weights, training, hub, blobs)
 
 
 def resolve_weights(

@@ -23,6 +23,7 @@ from rich.text import Text
 from kitchen.engine.observers import Observer, StageDone, StageStarted, WeightsSaved
 from kitchen.progress import LoopStep, Progress
 from kitchen.recipe import Recipe
+from kitchen.runs.wording import clock, words
 from kitchen.safe_text import escape_controls
 from kitchen.secrets import printable
 from kitchen.types import Checkpoint, Metrics, Published, Samples, Table
@@ -35,7 +36,6 @@ _LINE_SHARE = 0.1  # or this share of the loop, whichever comes first
 # recorded, not shown
 _HIDDEN = {"learning_rate", "grad_norm", "tokens", "trained_tokens", "best_held_out_loss"}
 _SHOWN = 6  # metrics on a line about a loop, the headline metrics first
-_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SAMPLE_WIDTH = 160  # characters of a rollout that is shown
 
 
@@ -100,22 +100,6 @@ def table(content: Table) -> RichTable:
 
 def _all_numbers(cells: list[str]) -> bool:
     return bool(cells) and all(re.fullmatch(r"[-+]?[\d,.]*%?", cell) for cell in cells)
-
-
-def words(title: str) -> str:
-    """Return the name of a stage as words: `Evaluate base` for `EvaluateBase`."""
-    parts = _WORD_START.sub(" ", title).split()
-    others = [part if part.isupper() else part.lower() for part in parts[1:]]
-    return " ".join([*parts[:1], *others])
-
-
-def clock(seconds: float) -> str:
-    """Return a duration such as 3.2 s, 4:05 or 1:04:05."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 @dataclass

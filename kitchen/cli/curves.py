@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kitchen.runs.history import Point, series_of
+
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40  # characters of a curve
 HELD_OUT_LOSS = "held_out_loss"
-Point = tuple[int, float]  # number of the step, from 1, and the value
 
 
 def curve_lines(
@@ -33,20 +34,6 @@ def curve_lines(
         if name == HELD_OUT_LOSS and step < points[-1][0]:
             line += f", lowest {lowest:.4g} at step {step}"
         yield line
-
-
-def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> list[Point]:
-    """Return the finite values of a metric by step; those of its last loop, if it has several."""
-    points: list[Point] = []
-    for row in rows:
-        value = row.get(name)
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            continue
-        step = int(row["step"]) + 1
-        if points and step <= points[-1][0]:
-            points.clear()
-        points.append((step, float(value)))
-    return points
 
 
 def lowest_point(points: Sequence[Point]) -> Point:

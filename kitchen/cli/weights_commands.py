@@ -108,13 +108,13 @@ def sample(
     debug: Debug = False,
 ) -> None:
     """Sample completions of a prompt."""
-    from kitchen.cli.commands.sample import SampleRequest
+    from kitchen.artifacts.completions import CompletionRequest
     from kitchen.cli.commands.sample import sample as sample_weights
 
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
     params = _sampling_params(max_tokens, temperature, top_p, seed)
-    request = SampleRequest(weights, prompt, params, count=n, system=system, raw=raw)
-    exit_with(lambda: sample_weights(request, adapters, json=json), debug=debug)
+    request = CompletionRequest(prompt, params, count=n, system=system, raw=raw)
+    exit_with(lambda: sample_weights(weights, request, adapters, json=json), debug=debug)
 
 
 @app.command(

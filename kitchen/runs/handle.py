@@ -7,7 +7,6 @@ import concurrent.futures
 import contextvars
 import threading
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,15 +21,13 @@ from kitchen.errors import (
     RunFailed,
     describe_error,
 )
-from kitchen.ports.blobs import BlobStore
 from kitchen.runs.code import OtherCode
 from kitchen.runs.lock import InUse
+from kitchen.runs.outcome import Outcome, RunAccess, read_outcome
 from kitchen.runs.record import LostRows, OtherMachine
 from kitchen.runs.resumable import resuming_can_help
 from kitchen.runs.status import Listener, RunStatus, Status
-from kitchen.runs.store import read_journal, run_summary
 from kitchen.secrets import mask
-from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.runs.handle")
 # seconds that the end of the process waits for a run
@@ -44,18 +41,6 @@ P = ParamSpec("P")
 Target = Callable[[StopSignal, Observer], object]  # executes a run from start to end
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a completed run."""
-
-    run: str
-    loss: float | None  # the last one published
-    seconds: float  # over all attempts
-    metrics: Mapping[str, float]  # the last value of each
-    checkpoint: Checkpoint | None  # the weights exported last, a blob of the run's store
-    where: str  # the run's folder
-
-
 class Run:
     """A run on its own thread and event loop, usable from any other thread.
 
@@ -63,12 +48,13 @@ class Run:
     """
 
     id: str  # name of the run
+    headline: tuple[str, ...]  # names of the metrics that show best how the run goes
 
     def __init__(
         self,
         name: str,
         recipe: str,
-        blobs: BlobStore,
+        access: RunAccess,
         target: Target,
         *,
         resume_call: str,
@@ -76,7 +62,8 @@ class Run:
         earlier_metrics: Mapping[str, float],
     ) -> None:
         self.id = name
-        self._blobs = blobs
+        self._access = access
+        self.headline = access.headline
         self._resume_call = resume_call  # in Python; empty if the run cannot be resumed
         self._stop_signal = StopSignal()
         self._status = RunStatus(name, recipe, on_progress, earlier_metrics)
@@ -172,7 +159,7 @@ class Run:
         """Execute the run on this thread, and resolve the future with its outcome or error."""
         try:
             target(self._stop_signal, self._status)
-            outcome = _outcome(self._blobs, self.id)
+            outcome = read_outcome(self._access, self.id)
         except BaseException as error:  # noqa: BLE001 it is raised by `result`
             self._status.finish("interrupted" if isinstance(error, Interrupted) else "failed")
             self._future.set_exception(self._to_kitchen_error(error))
@@ -191,7 +178,7 @@ class Run:
         if self._resume_call and isinstance(error, InUse | LostRows | OtherCode | OtherMachine):
             call = f"{self._resume_call.removesuffix(')')}, {error.option}=True)"
             result.add_note(f"to resume nevertheless: {call}")
-        elif self._resume_call and resuming_can_help(error, self._blobs, self.id):
+        elif self._resume_call and resuming_can_help(error, self._access.blobs, self.id):
             result.add_note(f"to resume: {self._resume_call}")
         return with_secrets_masked(result)
 
@@ -232,18 +219,3 @@ def with_secrets_masked(error: E) -> E:
     if hasattr(error, "__notes__"):
         error.__notes__ = [mask(note) for note in error.__notes__]
     return error
-
-
-def _outcome(blobs: BlobStore, run: str) -> Outcome:
-    """Read the outcome of a completed run from its record."""
-    summary = run_summary(blobs, run)
-    exported = read_journal(blobs, run, "checkpoints")
-    checkpoint = None
-    if exported:
-        checkpoint = Checkpoint(
-            **{key: exported[-1][key] for key in ("path", "step", "kind", "sha256")}
-        )
-    where = blobs.locate(f"{run}/run.json").removesuffix("/run.json")
-    return Outcome(
-        run, summary.metrics.get("loss"), summary.seconds, summary.metrics, checkpoint, where
-    )

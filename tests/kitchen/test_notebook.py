@@ -52,18 +52,24 @@ print(stopped.status().state, again.metrics == waited.metrics)
 ]
 
 
-def printed(source: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Execute cells, and return what each prints to standard output; raises if a cell does."""
+def outputs(source: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Execute cells, and return the outputs of each; raises if a cell does."""
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(folder / "jupyter"))
     new: Any = nbformat.v4
     notebook = new.new_notebook(cells=[new.new_code_cell(cell) for cell in source])
     where = {"metadata": {"path": str(folder)}}
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
-    return [
-        "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
-        for cell in notebook.cells
-    ]
+    return [cell.outputs for cell in notebook.cells]
+
+
+def printed(source: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Execute cells, and return what each prints to standard output."""
+    return [stdout(cell) for cell in outputs(source, folder, monkeypatch)]
+
+
+def stdout(cell: list[Any]) -> str:
+    return "".join(output.text for output in cell if output.get("name") == "stdout")
 
 
 @pytest.mark.slow
@@ -114,11 +120,17 @@ print((await kitchen.resume("mine")).checkpoint.step)
 def test_stop_button_of_a_notebook_saves_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, stopped, step = printed(INTERRUPTED, tmp_path, monkeypatch)
+    _, interrupted, resumed = outputs(INTERRUPTED, tmp_path, monkeypatch)
+    stopped, step = stdout(interrupted), stdout(resumed)
     assert re.match(
         r"stopped at step \d+, and saved; to resume: kitchen\.resume\('mine'\)\n", stopped
     )
     assert step == "30\n"
+    (progress,) = [output.data for output in interrupted if output.output_type == "display_data"]
+    assert re.match(
+        r"run mine  interrupted  epoch 1  step \d+ of 30  loss [\d.]+  ", progress["text/plain"]
+    )
+    assert progress["text/html"].startswith('<progress max="1" value="0.')
 
 
 def test_examples_of_the_python_api_page_run(

@@ -15,7 +15,7 @@ from kitchen.artifacts.publish import NotPublished
 from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, reasons, report_error
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.commands.manifest import manifest_of_resumed
-from kitchen.cli.console import ConsoleObserver, clock, console
+from kitchen.cli.console import ConsoleObserver, console
 from kitchen.cli.curves import curve_lines, overfitting_note
 from kitchen.cli.streams import drop_unread_output
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
@@ -47,6 +47,7 @@ from kitchen.runs.store import (
     read_order,
     run_summary,
 )
+from kitchen.runs.wording import clock
 
 Outcome = dict[str, Any]  # the JSON object that --json prints
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kitchen.cli.commands.json_output import as_json
-from kitchen.cli.console import clock, console, table
+from kitchen.cli.console import console, table
 from kitchen.config.adapter_choice import (
     DEFAULT_RUNS_FOLDER,
     AdapterChoice,
@@ -16,6 +16,7 @@ from kitchen.config.adapter_choice import (
 from kitchen.config.order import adapter_rows, nested_value
 from kitchen.ports import BlobStore
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
+from kitchen.runs.wording import clock
 from kitchen.secrets import printable
 from kitchen.types import Table
 

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from kitchen.artifacts.open import (
-    NO_TEMPLATE_REASON,
-    SamplingParams,
-    answer_text,
-    open_weights,
-    prompt_tokens,
-)
+from kitchen.artifacts.completions import CompletionRequest, complete
+from kitchen.artifacts.open import NO_TEMPLATE_REASON, open_weights
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console
 from kitchen.config.adapter_choice import AdapterChoice
@@ -20,55 +15,19 @@ from kitchen.secrets import printable
 from kitchen.types import Sampled
 
 
-@dataclass(frozen=True)
-class SampleRequest:
-    """The arguments of `kitchen sample`."""
-
-    weights: str
-    prompt: str  # "-": standard input
-    params: SamplingParams
-    count: int = 1
-    system: str = ""
-    raw: bool = False  # without the chat template
-
-
-def sample(request: SampleRequest, adapters: AdapterChoice, *, json: bool) -> int:
-    """Print the completions of a prompt."""
-    prompt = request.prompt
-    if prompt == "-":
-        prompt = sys.stdin.read().removesuffix("\n")
-    with open_weights(request.weights, adapters) as opened:
-        tokenizer = opened.tokenizer()
-        separator = opened.separator(tokenizer)
-        no_template = "--raw turns it off" if request.raw else ""
-        if not request.raw and tokenizer.chat and separator is not None:
-            no_template = NO_TEMPLATE_REASON
-        tokens = prompt_tokens(
-            prompt,
-            tokenizer,
-            request.system,
-            raw=no_template,
-            chat_template_kwargs=opened.chat_template_kwargs,
-        )
-        with opened.sampler() as sampler:
-            completions = sampler.sample(
-                tokens,
-                count=request.count,
-                max_tokens=request.params.max_tokens,
-                temperature=request.params.temperature,
-                top_p=request.params.top_p,
-                seed=request.params.seed,
-            ).result()
-    if no_template == NO_TEMPLATE_REASON:
-        _print_note(f"without the chat template: {no_template}")
-    prefix = "" if request.raw else separator or ""
-    texts = [
-        answer_text(completion.tokens, tokenizer).removeprefix(prefix) for completion in completions
-    ]
+def sample(weights: str, request: CompletionRequest, adapters: AdapterChoice, *, json: bool) -> int:
+    """Print the completions of a prompt; the prompt "-" is read from standard input."""
+    if request.prompt == "-":
+        request = replace(request, prompt=sys.stdin.read().removesuffix("\n"))
+    with open_weights(weights, adapters) as opened:
+        completions = complete(opened, request)
+    if completions.no_template == NO_TEMPLATE_REASON:
+        _print_note(f"without the chat template: {NO_TEMPLATE_REASON}")
+    texts, sampled = completions.texts, completions.sampled
     if json:
-        print(as_json(_summary(opened.weights.name, prompt, texts, completions)))
+        print(as_json(_summary(opened.weights.name, request.prompt, texts, sampled)))
     else:
-        _print_completions(texts, completions, request.params.max_tokens)
+        _print_completions(texts, sampled, request.params.max_tokens)
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console
 
-from kitchen.cli.console import ConsoleObserver, clock, table, words
+from kitchen.cli.console import ConsoleObserver, table
 from kitchen.engine.observers import StageDone, StageStarted
 from kitchen.progress import Location, Progress
 from kitchen.stage import Stage
@@ -154,11 +154,6 @@ def test_bar_on_a_terminal_is_removed_at_the_end() -> None:
     assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(3.21, "3.2 s"), (245, "4:05"), (3845, "1:04:05")])
-def test_durations_read_like_a_clock(seconds: float, shown: str) -> None:
-    assert clock(seconds) == shown
-
-
 def test_headline_metrics_come_first_and_stay_on_the_line() -> None:
     out, file = plain_console()
     observer = ConsoleObserver(out, ("reward", "held_out_loss"))
@@ -203,11 +198,3 @@ def test_a_rollout_is_shown_with_its_reward() -> None:
     [_, line] = file.getvalue().splitlines()
     assert line.startswith("  rollout, reward 0.5: a \\x1b[31mbbb")
     assert line.endswith("b...")
-
-
-@pytest.mark.parametrize(
-    ("title", "shown"),
-    [("EvaluateBase", "Evaluate base"), ("MeasureKLBefore", "Measure KL before"), ("Mix", "Mix")],
-)
-def test_stages_are_named_in_words(title: str, shown: str) -> None:
-    assert words(title) == shown

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kitchen.cli.curves import curve_lines, overfitting_note, series_of, sparkline
+from kitchen.cli.curves import curve_lines, overfitting_note, sparkline
+from kitchen.runs.history import series_of
 
 
 def rows(name: str, values: Sequence[float], start: int = 0) -> list[dict[str, Any]]:
