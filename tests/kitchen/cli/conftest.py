@@ -1,4 +1,4 @@
-"""A user's folder with a recipe, as the current one."""
+"""A user's folder with a recipe, as the current one, and a hub on loopback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hub_fixtures import hub_server
 from tests.support.soup import write_soup_recipe
+
+__all__ = ["hub_server"]
 
 
 @pytest.fixture

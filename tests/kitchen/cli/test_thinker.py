@@ -22,6 +22,7 @@ from stages.claims.setup import set_up_data
 from stages.claims.written_files import exported_run
 from tests.support.claims import CLAIMS, CORPUS
 from tests.support.commands import in_folder, output
+from tests.support.hub_server import HubServer
 from tests.support.pipeline_files import (
     LORA,
     PIPELINE,
@@ -198,6 +199,8 @@ def test_bad_rows_stop_the_run_before_training() -> None:
         (LORA_FILE, "r: 4", "target_modules: [q_proj]", "run", 2, "every backend"),
         (PIPELINE_FILE, "backend", "backend", "eval", 2, "run `thinker train` first"),
         (LORA_FILE, "tiny", "packaged:none", "train", 4, "backend hf_peft, "),
+        (LORA_FILE, "tiny", "tiny\n  device_map: cuda", "train", 4, "no CUDA device here"),
+        (LORA_FILE, "tiny", "tiny\n  quantization: 4bit", "train", 4, "needs a CUDA device"),
         (LORA_FILE, "r: 4", "r: 4\n  lora_dropout: 0.5", "train", 2, "not honour lora_dropout"),
     ],
 )
@@ -206,8 +209,10 @@ def test_failures_name_the_part_the_place_and_the_fix(
 ) -> None:
     change(file, old, new)
     options = {"train": ["--strict"], "validate": []}.get(command, [])
-    if "hf_peft" in message:
-        pytest.importorskip("torch")
+    if "hf_peft" in message or "CUDA" in message:
+        torch = pytest.importorskip("torch")
+        if "CUDA" in message and torch.cuda.is_available():
+            pytest.skip("needs a machine without CUDA")
         options = ["--backend", "hf_peft"]
     result = thinker(command, *options)
     assert result.exit_code == code, result.output
@@ -255,6 +260,20 @@ def test_a_missing_key_of_tinker_fails_before_the_tests(monkeypatch: pytest.Monk
     result = thinker("train", "--backend", "tinker")
     assert result.exit_code == 4
     assert "[thinker] error: training: the environment variable TINKER_API_KEY" in result.stderr
+
+
+def test_a_refused_hub_token_names_backend_and_file(
+    hub_server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    hub_server.repository("me/secret", private=True)
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    change(LORA_FILE, "tiny", "me/secret")
+    result = thinker("train", "--backend", "hf_peft")
+    assert result.exit_code == 4
+    assert f"(backend hf_peft, {LORA_FILE.resolve()})" in result.stderr
+    assert "HF_TOKEN" in result.stderr
+    assert SECRET not in result.output
 
 
 def test_secrets_are_in_no_file_and_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
