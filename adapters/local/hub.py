@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 import structlog
+from filelock import lock_descriptor
 
 from kitchen.backend.atomic_folder import sha256_of_files
 from kitchen.errors import BackendError, Interrupted, RunFailed, did_you_mean
@@ -206,11 +207,9 @@ def _run(name: str, source: Path, target: Path) -> None:
 @contextmanager
 def _locked(entry: Path) -> Iterator[None]:
     """Let one process convert while others wait; a killed holder releases the lock, too."""
-    import fcntl
-
     entry.parent.mkdir(parents=True, exist_ok=True)
     with entry.with_name(f".{entry.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_descriptor(lock.fileno())
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -11,18 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import lock_descriptor
+
 MARKER = ".kitchen-temporary"  # a file in each temporary folder
 
 
 def hold(descriptor: int) -> None:
     """Lock an open file or folder until it is closed, or its process ends in any way."""
     with suppress(OSError):  # a file system without locks
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock_descriptor(descriptor)
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Lock a folder during the block."""
+    """Lock a folder during the block, except on Windows, which has no locks on folders."""
+    if os.name == "nt":
+        yield
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         hold(descriptor)
@@ -63,17 +67,19 @@ def is_marked(path: Path) -> bool:
 
 def delete_if_unused(path: Path) -> None:
     """Delete a temporary file or folder unless a living process holds it or it cannot be locked."""
+    no_follow, no_wait = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | no_follow | no_wait)
     except OSError:  # renamed or deleted by now, a link, or not ours
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not lock_descriptor(descriptor, blocking=False):
+            return
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-    except OSError:  # in use, or not ours
+    except OSError:  # not ours, or a file system without locks
         return
     finally:
         os.close(descriptor)

@@ -92,6 +92,8 @@ def _start_time(pid: int) -> str:
         except OSError:  # dead, perhaps since a moment ago
             return ""
         return "" if fields[0] in _DEAD else fields[19]
+    if os.name == "nt":  # where os.kill would end the process
+        return _UNKNOWN
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

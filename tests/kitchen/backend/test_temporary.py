@@ -21,6 +21,15 @@ with temporary_folder(sys.argv[2]) as folder:
     signal.pause()
 """
 
+WITHOUT_FCNTL = """
+import sys
+sys.modules["fcntl"] = None
+import adapters.hf.cache, adapters.local.hub, adapters.server.rest, kitchen
+settings = {"dataset": "greetings", "batch_size": 4, "evaluation": {"max_tokens": 4}}
+outcome = kitchen.run("recipes.sl_basic", settings=settings, training="fake", datasets="fake")
+print(outcome.checkpoint.step)
+"""
+
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -89,3 +98,9 @@ def test_a_renamed_folder_of_a_killed_process_is_kept(root: Path) -> None:
     with temporary_folder("push"):
         pass
     assert (kept / "weights").read_text() == "1"
+
+
+def test_a_run_needs_no_locks_of_unix(tmp_path: Path) -> None:
+    with python_process(tmp_path, "-c", WITHOUT_FCNTL) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == "15\n"
