@@ -1,9 +1,9 @@
-"""The commands for authors of recipes: `kitchen new`, `doctor`, `schema` and `data`."""
+"""The commands for authors of recipes: `kitchen new`, `copy`, `doctor`, `schema` and `data`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
@@ -32,6 +32,15 @@ Folder = Annotated[
     typer.Argument(
         metavar="[DIR]",
         help="Folder to write into.  [default: the current folder]",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--to",
+        metavar="FILE",
+        help="File to write.  [default: recipes/my_NAME.py]",
         show_default=False,
     ),
 ]
@@ -103,6 +112,20 @@ def new_adapter(
     from kitchen.cli.commands.new import new
 
     exit_with(lambda: new("adapter", name, folder, port), debug=debug)
+
+
+@app.command(
+    epilog=examples("kitchen copy recipes.dpo", "kitchen copy recipes.dpo --to recipes/pairs.py")
+)
+def copy(recipe: RecipeName, to: To = None, debug: Debug = False) -> None:
+    """Copy the source of a recipe into your folder, to change it.
+
+    The copy is a recipe of its own. It still imports the stages that are installed. No file is
+    overwritten.
+    """
+    from kitchen.cli.commands.copy import copy as copy_recipe
+
+    exit_with(lambda: copy_recipe(recipe, to), debug=debug)
 
 
 @app.command(epilog=examples("kitchen doctor", "kitchen doctor --json"))

@@ -24,7 +24,8 @@ RecipeName = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="Module that defines one recipe, or MODULE:CLASS.",
+        help="Module or file that defines one recipe, such as recipes.dpo or recipes/my_dpo.py, or "
+        "MODULE:CLASS.",
         autocompletion=recipes,
     ),
 ]
@@ -32,8 +33,8 @@ RecipeOrFile = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE|FILE",
-        help="Module that defines one recipe, MODULE:CLASS, or a YAML file with a line `recipe: "
-        "MODULE`.",
+        help="Module or file that defines one recipe, such as recipes.dpo or recipes/my_dpo.py, "
+        "MODULE:CLASS, or a YAML file that names the recipe.",
         autocompletion=recipes,
     ),
 ]

@@ -71,11 +71,12 @@ def recipe_modules() -> Sequence[RecipeModule]:
 def find_recipe(name: str) -> type[Recipe]:
     """Import the recipe of a module, `recipes.mine`, or one of several, `recipes.mine:Other`.
 
-    Raises ConfigError for an unknown recipe, BackendError where a package is missing.
+    A file in the current folder, `recipes/mine.py`, stands for its module. Raises ConfigError for
+    an unknown recipe, BackendError where a package is missing.
     """
     add_cwd_to_path()
     check_not_shadowed()
-    module_name, _, class_name = name.partition(":")
+    module_name, class_name = _module_and_class(name)
     if module_name == "__main__" and class_name not in vars(sys.modules[module_name]):
         raise ConfigError(
             f"{name} was defined in a notebook or script, and is not here: write it into a file "
@@ -102,6 +103,34 @@ def find_recipe(name: str) -> type[Recipe]:
         candidates = ", ".join(f"{module_name}:{key}" for key in recipes)
         raise ConfigError(f"{module_name} defines several recipes; say which: {candidates}")
     return next(iter(recipes.values()))
+
+
+def _module_and_class(name: str) -> tuple[str, str]:
+    """Return the module and class in `recipes.mine:Other` or `recipes/mine.py:Other`."""
+    file, ending, class_name = name.partition(".py:")
+    path = Path(f"{file}.py" if ending else name)
+    if path.suffix != ".py" or not path.is_file():
+        module_name, _, class_name = name.partition(":")
+        return module_name, class_name
+    if not path.resolve().is_relative_to(Path.cwd()):
+        raise ConfigError(
+            f"{path} is outside of the current folder, in which recipes are found: work in its "
+            "folder, or copy the file"
+        )
+    parts = path.resolve().relative_to(Path.cwd()).with_suffix("").parts
+    module_name = ".".join(parts)
+    for part in parts:
+        if not part.isidentifier():
+            raise ConfigError(
+                f"{path} cannot be imported as a module, because {part!r} is no name in Python: "
+                "rename it"
+            )
+    spec = find_spec(module_name)
+    if spec is not None and spec.origin and not path.samefile(spec.origin):
+        raise ConfigError(
+            f"{path} is hidden by another module {module_name}, {spec.origin}: rename the file"
+        )
+    return module_name, class_name
 
 
 def import_path(recipe: type[Recipe]) -> str:

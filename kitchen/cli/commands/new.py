@@ -32,7 +32,7 @@ def new(kind: str, name: str, folder: Path, port: str = "") -> int:
     words = name.split("_")
     cls = "".join(word[:1].upper() + word[1:] for word in words) + port.capitalize()
     _check_name(kind, name, cls)
-    _check_open_package(folder, package)
+    check_open_package(folder, package)
     template = port or kind
     texts = {
         f"{package}/{name}.py": _fill_template(template, name, cls),
@@ -45,8 +45,8 @@ def new(kind: str, name: str, folder: Path, port: str = "") -> int:
         )
     if not (folder / _CONFTEST).exists():
         texts[_CONFTEST] = _fill_template("conftest", name, cls)
-    _write_all({folder / path: text for path, text in texts.items()})
-    _print_next_steps(folder, list(texts), _next_steps(kind, name, cls, port))
+    write_all({folder / path: text for path, text in texts.items()})
+    print_next_steps(folder, list(texts), _next_steps(kind, name, cls, port))
     return 0
 
 
@@ -70,7 +70,7 @@ def _why_unusable(package: str, name: str, cls: str) -> str:
     return ""
 
 
-def _check_open_package(folder: Path, package: str) -> None:
+def check_open_package(folder: Path, package: str) -> None:
     """Raise ConfigError if an `__init__.py` in the folder would hide the installed package."""
     init = folder / package / "__init__.py"
     if init.exists():
@@ -99,7 +99,7 @@ def _top_level_names(text: str) -> Sequence[str]:
     return names
 
 
-def _write_all(texts: Mapping[Path, str]) -> None:
+def write_all(texts: Mapping[Path, str]) -> None:
     """Write all files or none; raises ConfigError, also for a file that exists already."""
     written: list[Path] = []
     try:
@@ -149,7 +149,7 @@ def _next_steps(kind: str, name: str, cls: str, port: str) -> Sequence[tuple[str
     ]
 
 
-def _print_next_steps(folder: Path, paths: Sequence[str], steps: Sequence[tuple[str, str]]) -> None:
+def print_next_steps(folder: Path, paths: Sequence[str], steps: Sequence[tuple[str, str]]) -> None:
     out = console()
     written = ", ".join(str(folder / path) for path in paths)
     out.print(f"written: {written}\n", soft_wrap=True)

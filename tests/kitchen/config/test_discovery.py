@@ -47,7 +47,7 @@ def test_recipes_are_found_by_module_and_by_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed", ["recipes.sl_basc", "sl_basic", "recipes/sl_basic.py", "recipes.sl-basic"]
+    "typed", ["recipes.sl_basc", "sl_basic", "recipes/sl_basc.py", "recipes.sl-basic"]
 )
 def test_unknown_recipe_gets_a_suggestion(typed: str) -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'recipes\.sl_basic'\?"):
