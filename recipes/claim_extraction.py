@@ -26,8 +26,8 @@ class ClaimExtraction(EpochSettings):
     antagonist: claims.AntagonistConfig = claims.AntagonistConfig()
     targets: claims.ClaimTargets = claims.ClaimTargets()
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
-    batch_size: PositiveInt = 16  # claims per optimiser step
-    epochs: PositiveInt = 4  # passes over the data
+    batch_size: PositiveInt = 4  # claims per optimiser step
+    epochs: PositiveInt = 3  # passes over the data
     output: claims.OutputConfig = claims.OutputConfig()
 
     def workflow(self) -> Step:
