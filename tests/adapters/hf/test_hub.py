@@ -543,6 +543,7 @@ def test_find_needs_no_network(hub_server: HubServer) -> None:
 
 
 CORE = (
+    "filelock",
     "structlog",
     "numpy",
     "numpy.libs",

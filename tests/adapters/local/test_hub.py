@@ -20,6 +20,7 @@ from kitchen.ports import ModelInfo
 
 MODEL = "packaged:smollm2-135m-instruct"
 CORE = (
+    "filelock",
     "structlog",
     "numpy",
     "numpy.libs",
