@@ -17,6 +17,13 @@ def recipes(incomplete: str) -> list[str]:
     return [module.name for module in recipe_modules() if module.name.startswith(incomplete)]
 
 
+def recipes_and_files(incomplete: str) -> list[str]:
+    """Return the matching recipes, and the YAML files in the folder that was typed."""
+    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    files = sorted(str(path) for path in folder.glob("*") if path.suffix in (".yaml", ".yml"))
+    return [*recipes(incomplete), *(name for name in files if name.startswith(incomplete))]
+
+
 def runs(context: typer.Context, incomplete: str) -> list[str]:
     """Return the matching runs in a local folder; a shell does not wait for a URL."""
     from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER

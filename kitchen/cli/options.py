@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 from typer.core import TyperCommand
 
-from kitchen.cli.completion import adapters, recipes, runs
+from kitchen.cli.completion import adapters, recipes, recipes_and_files, runs
 from kitchen.cli.streams import READER_GONE
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ RecipeOrFile = Annotated[
         metavar="RECIPE|FILE",
         help="Module or file that defines one recipe, such as recipes.dpo or recipes/my_dpo.py, "
         "MODULE:CLASS, or a YAML file that names the recipe.",
-        autocompletion=recipes,
+        autocompletion=recipes_and_files,
     ),
 ]
 RunName = Annotated[

@@ -40,6 +40,7 @@ _ORDER_TYPES: Mapping[str, Any] = {
     "sources": dict,
     "adapters": dict,
     "adapter_settings": dict,
+    "adapter_sources": dict,
     "objects": list,
 }
 _ATTEMPT_TYPES: Mapping[str, Any] = {"started": str, "seconds": (int, float)}
@@ -183,13 +184,14 @@ def _wrong_key(record: Any) -> str:
     optional = {key: kind for key, kind in _OPTIONAL_TYPES.items() if key in record}
     if wrong := _first_mismatch(record, {**_RECORD_TYPES, **optional}):
         return wrong
-    if wrong := _first_mismatch(record["order"], _ORDER_TYPES):
+    order = {"adapter_sources": {}, **record["order"]}  # records of older versions have none
+    if wrong := _first_mismatch(order, _ORDER_TYPES):
         return f"order.{wrong}"
-    for key, kind in (("sources", str), ("adapters", str), ("adapter_settings", dict)):
-        values = record["order"][key]
+    kinds = {"sources": str, "adapters": str, "adapter_settings": dict, "adapter_sources": str}
+    for key, kind in kinds.items():
+        values = order[key]
         if wrong := _first_mismatch(values, dict.fromkeys(values, kind)):
             return f"order.{key}.{wrong}"
-    order = record["order"]
     for port in (*order["adapter_settings"], *map(str, order["objects"])):
         if port not in order["adapters"]:
             return f"order.adapters.{port}"

@@ -27,6 +27,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (home / run).mkdir(parents=True)
         (home / run / "run.json").write_text("{}")
     (home / "runs/soups").mkdir()
+    for file in ("stew.yaml", "stew.txt"):
+        (home / "menus" / file).touch()
     return home
 
 
@@ -67,6 +69,7 @@ def completions(home: Path, line: str) -> list[str]:
         ("kitchen desc", ["describe"]),
         ("kitchen new ", ["recipe", "stage", "adapter"]),
         ("kitchen run recipes.so", ["recipes.soup"]),
+        ("kitchen run menus/st", ["menus/stew.yaml"]),
         ("kitchen resume s", ["soup-1", "soup-2"]),
         ("kitchen runs show soup-2", ["soup-2"]),
         ("kitchen resume --runs menus ", ["stew-1"]),

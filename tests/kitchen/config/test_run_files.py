@@ -169,6 +169,16 @@ def test_an_unknown_recipe_is_reported_with_its_line() -> None:
         resolved("none.yaml")
 
 
+def test_the_typed_store_overrides_that_of_a_file(files: Path) -> None:
+    (files / "store.yaml").write_text("adapters.blobs: local\nadapter_settings.blobs.root: kept\n")
+    found = read_run_files([Path("store.yaml")])
+    assert found.choice(AdapterChoice({})).store_options() == " --runs kept --blobs local"
+    typed = found.choice(AdapterChoice({}, runs="other"))
+    assert typed.store_options() == " --runs other --blobs local"
+    assert typed.file_settings == ()
+    assert found.choice(AdapterChoice({}, runs="memory://x")).chosen()["blobs"] == "fsspec"
+
+
 def test_files_must_not_extend_each_other(files: Path) -> None:
     (files / "base/base.yaml").write_text("extends: middle.yaml\n")
     (files / "base/middle.yaml").write_text("extends: ../mine.yaml\n")

@@ -207,6 +207,7 @@ def test_folders_that_are_no_runs_are_not_listed() -> None:
         (b'"hub": "hf"', b'"hub": null'),
         (b'"sources": {', b'"sources": {"no": ["cli"], '),
         (b'"adapter_settings": {', b'"adapter_settings": {"training": 5, '),
+        (b'"adapter_sources": {', b'"adapter_sources": {"training": 5, '),
         (b"{", b"[" * 100_000),
     ],
 )
