@@ -23,12 +23,12 @@ class Rl(RolloutRecipe):
     # centred: reward minus the group's mean (Dr. GRPO); normalised: also divided by the group's
     # standard deviation (GRPO); leave_one_out: reward minus the mean of the others (RLOO)
     advantages: rl.AdvantageName = "centred"
+    mask_truncated: bool = False  # whether rollouts with a truncated answer get no gradient
     loss: rl.PolicyLossName = "importance_sampling"  # policy loss
     # options of the loss: clip_low_threshold and clip_high_threshold of ppo and cispo, beta of dro
     loss_options: Mapping[str, float] = {}
     kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat of KL to the reference
-    # discount factor of the KL penalties of later tokens in a token's advantage; 0 counts only the
-    # token's own
+    # discount factor of the KL penalties of later tokens in a token's advantage; 0: only its own
     kl_discount: rl.DiscountFactor = 0.0
     # reference model, named like `model`; null for the initial weights
     reference: ModelName | None = None
@@ -36,8 +36,8 @@ class Rl(RolloutRecipe):
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty)
         with_reference = bool(self.kl_penalty or self.reference)
-        reference = evaluate.OpenReference(self.reference or self.model)
         loss, options = rl.loss_of(self.loss, self.loss_options)
+        kl = self.kl_penalty, self.kl_discount
         problems = self.dataset, self.reading, self.seed, self.problems
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
@@ -45,16 +45,14 @@ class Rl(RolloutRecipe):
             load_tasks_stage(*problems, self.reward, self.grading),
             train.OpenSession(self.model, self.lora),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
-            *([reference] if with_reference else []),
+            *([evaluate.OpenReference(self.reference or self.model)] if with_reference else []),
             rl.EvaluateBasePolicy(self.model, self.playing, self.rendering),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
                 rl.Snapshot(),
                 rl.SampleRollouts(self.group, self.playing, self.seed, self.rendering),
                 rl.ReportRollouts(),
                 *([rl.ComputeReferenceLogprobs()] if with_reference else []),
-                rl.ComputeAdvantages(
-                    self.advantages, self.kl_penalty, self.kl_discount, weighted=self.loss == "dro"
-                ),
+                rl.ComputeAdvantages(self.advantages, *kl, self.loss == "dro", self.mask_truncated),
                 for_each(rl.Minibatches(self.updates))(
                     train.ForwardBackward(loss, options),
                     self.optim,

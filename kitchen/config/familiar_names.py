@@ -64,6 +64,7 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "reward_funcs": "use reward",
         "reward_weights": "use reward, with a weight by name as in reward.math=1",
         "num_generations": "use group",
+        "mask_truncated_completions": "use mask_truncated",
         "max_completion_length": "use playing.max_tokens",
         "epsilon": "use loss=ppo with loss_options.clip_low_threshold and clip_high_threshold",
         "epsilon_high": "use loss=ppo with loss_options.clip_high_threshold",

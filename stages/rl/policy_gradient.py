@@ -118,6 +118,8 @@ class ComputeAdvantages(Stage):
     penalty: float = 0.0  # c, per nat
     discount: float = 0.0  # of later tokens' penalties; 0 for only the token's own
     weighted: bool = False  # also mark the sampled tokens in "weights", for a custom loss
+    # leave out rollouts with a truncated answer; their rewards count in the advantages of others
+    mask_truncated: bool = False
 
     def __post_init__(self) -> None:
         check_name("advantages", self.advantages, get_args(AdvantageName))
@@ -145,6 +147,8 @@ class ComputeAdvantages(Stage):
                     cost: Array | float = 0.0
                     if self.penalty:
                         cost = kl_penalties(episode, next(logprobs), self.penalty, self.discount)
+                    if self.mask_truncated and rollout.truncated:
+                        continue
                     token_advantages = (advantage + cost) * episode.action_mask
                     examples.append(_example(episode, token_advantages, self.weighted))
         return PolicyData(tuple(examples))

@@ -248,6 +248,13 @@ def test_each_of_several_rewards_is_reported() -> None:
     assert all("letters" in rewards for rewards in recorded)
 
 
+def test_truncated_answers_are_masked() -> None:
+    seen, masked = cook(steps=1), cook(steps=1, mask_truncated=True)
+    assert 0 < seen.series("truncated")[0] < 1
+    [all_tokens], [complete] = seen.series("trained_tokens"), masked.series("trained_tokens")
+    assert 0 < complete < all_tokens
+
+
 def test_clip_fraction_follows_the_thresholds_of_the_loss() -> None:
     unclipped = cook(steps=4, updates=3)
     thresholds = {"clip_low_threshold": 0.999, "clip_high_threshold": 1.001}

@@ -208,6 +208,25 @@ def test_metrics_count_every_sampled_token() -> None:
     assert metrics["kl_sampler_v1"] == pytest.approx((7 * 1.0 + 1.5) / 8)
 
 
+@pytest.mark.parametrize("penalty", [0.0, 0.1])
+def test_truncated_rollouts_get_no_gradient(penalty: float) -> None:
+    cut = replace(rollout(0.0, answer=4), truncated=True)
+    rollouts = Rollouts(((rollout(2.0), cut, rollout(1.0, answer=3)), (cut, cut)))
+    logprobs = [
+        np.full(len(episode.tokens), -float(at)) for at, episode in enumerate(rollouts.episodes())
+    ]
+    reference = RolloutLogprobs(tuple(logprobs)) if penalty else None
+    everything = ComputeAdvantages(penalty=penalty).run(rollouts, reference)
+    masked = ComputeAdvantages(penalty=penalty, mask_truncated=True).run(rollouts, reference)
+    kept = [everything.examples[at] for at in (0, 2)]
+    assert [count for _, count in masked.examples] == [2, 3]
+    for (datum, _), (expected, _) in zip(masked.examples, kept, strict=True):
+        np.testing.assert_array_equal(
+            datum.loss_inputs["advantages"], expected.loss_inputs["advantages"]
+        )
+    assert sum(float(one.loss_inputs["advantages"].sum()) for one, _ in masked.examples) > 0
+
+
 def test_each_minibatch_is_a_mean_over_its_tokens() -> None:
     found = ComputeAdvantages(weighted=True).run(
         Rollouts(((rollout(1.0), rollout(0.0, answer=3), rollout(0.0)),))
