@@ -31,7 +31,7 @@ test-slow: $(VENV)/bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 soak: setup
-	KITCHEN_SOAK=32 $(BIN)/python -m pytest -m slow tests/soak
+	KITCHEN_SOAK=32 $(BIN)/python -m pytest -m slow --timeout 14400 tests/soak
 
 $(VENV)/bench: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
