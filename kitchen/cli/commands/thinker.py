@@ -23,7 +23,7 @@ from kitchen.config.pipeline import (
 )
 from kitchen.config.request import Problems, ResolvedRequest, RunRequest, resolve_request
 from kitchen.config.yaml import yaml_value
-from kitchen.errors import BackendError, ConfigError, KitchenError
+from kitchen.errors import BackendError, ConfigError, Interrupted, KitchenError
 from kitchen.secrets import printable
 from kitchen.types import Table
 
@@ -193,7 +193,10 @@ class _PipelineReporter:
             of_backend = isinstance(problem, BackendError) and self.prepared is not None
             stage = "OpenSession" if of_backend and not where else where
             for reason in reasons(problem):
-                print(f"[thinker] error: {self._placed(reason, stage)}", file=sys.stderr)
+                # a run that was interrupted has no part that failed
+                is_failure = not isinstance(problem, Interrupted)
+                placed = self._placed(reason, stage) if is_failure else reason
+                print(f"[thinker] error: {placed}", file=sys.stderr)
         for hint in hints:
             print(f"  {printable(hint)}", file=sys.stderr)
         if not debug and not isinstance(error, (KitchenError, OSError, KeyboardInterrupt)):

@@ -13,9 +13,10 @@ import jsonschema
 import pytest
 
 from adapters.local.blobs import LocalBlobs
+from kitchen.cli.commands.thinker import report
 from kitchen.config.pipeline import PipelineOptions, PipelineRun
 from kitchen.config.yaml import read_yaml
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, Interrupted
 from kitchen.runs.store import read_run
 from stages.claims.pipeline import ClaimPipeline
 from stages.claims.setup import set_up_data
@@ -260,6 +261,11 @@ def test_a_missing_key_of_tinker_fails_before_the_tests(monkeypatch: pytest.Monk
     result = thinker("train", "--backend", "tinker")
     assert result.exit_code == 4
     assert "[thinker] error: training: the environment variable TINKER_API_KEY" in result.stderr
+
+
+def test_an_interrupted_run_names_no_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(Interrupted("stopped at step 22, and saved"), debug=False) == 130
+    assert capsys.readouterr().err == "[thinker] error: stopped at step 22, and saved\n"
 
 
 def test_a_refused_hub_token_names_backend_and_file(
