@@ -18,15 +18,15 @@ from rich.console import Console
 from adapters.local.blobs import LocalBlobs
 from kitchen.runs.store import read_run
 from kitchen.statistics.intervals import mean_interval
-from tests.results.works import WORKS, Cooking, Goal, Headline, Work, settings_of
+from tests.results.works import FROM, WORKS, Cooking, Goal, Headline, Work, settings_of
 from tests.support.commit import commit
 
 ROOT = Path(__file__).parents[2]
 PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
 HEAD = """# Results
 
-This page shows what the recipes learn on SmolLM2-135M-Instruct. Each experiment was run with three
-seeds on two CPU cores, and a run takes a few minutes. The tables have the mean over the seeds and, in
+This page shows what the recipes learn on SmolLM2-135M-Instruct. Most experiments were run with three
+seeds on two CPU cores, and most runs take a few minutes. The tables have the mean over the seeds and, in
 parentheses, the value of each seed. Everything is measured on held-out data, with greedy decoding.
 
 [Details](#details) describes each experiment and lists every measure by seed, with commit and date.
@@ -194,6 +194,11 @@ def summary(recipe: str, measured: Mapping[str, Sequence[Row]]) -> str:
     return "\n".join([f"## `{recipe}`", "", header, rule, *rows, ""])
 
 
+def label(measure: str) -> str:
+    """Return the name of a measure on the page."""
+    return LABELS.get(measure, measure.replace(FROM, " (lower end of its 95 % interval)"))
+
+
 def anchor(work: Work) -> str:
     """Return the anchor of an experiment's table on the page."""
     return re.sub(r"\W+", "-", f"{work.recipe} {work.task}".lower()).strip("-")
@@ -219,7 +224,7 @@ def outcome(work: Work, by_seed: Sequence[Row]) -> str:
             if not interval.known and interval.estimate == value:
                 return f"null result: every seed has {value:g}"
     missed = [
-        LABELS.get(measure, measure)
+        label(measure)
         for measure, goal in goals_of(work).items()
         if (values := values_of(measure, by_seed))
         and goal.describe(value_for_goal(measure, values)).endswith("missed")
@@ -278,8 +283,7 @@ def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -
     verdict = "" if goal is None else goal.describe(value_for_goal(measure, values))
     if verdict and len(values) < seeds:
         verdict += f" by the {len(values)} of {seeds} seeds that have it"
-    label = LABELS.get(measure, measure)
-    return f"| {label} | {mean} | {', '.join(map(number, values))} | {verdict} |"
+    return f"| {label(measure)} | {mean} | {', '.join(map(number, values))} | {verdict} |"
 
 
 def has_no_mean(measure: str) -> bool:

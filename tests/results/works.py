@@ -585,17 +585,13 @@ def citation_penalty(cooking: Cooking) -> Measured:
         for kind, settings in (("no-penalty", without), ("penalty", penalised))
     ]
     before, plain, lowered = (cooking.scores(run, VALID_SAMPLED) for run in (start, *arms))
-    # claims with an invalid citation in at least one of 8 draws before
-    chosen = [item for item, share in before.items() if share <= 7 / 8]
-    difference = paired_interval(
-        [plain[each] for each in chosen], [lowered[each] for each in chosen]
-    )
+    items = list(before)
+    difference = paired_interval([plain[each] for each in items], [lowered[each] for each in items])
     right, right_penalised = (float(np.mean(cooking.right_ids(run))) for run in arms)
     return arms[1], {
-        "claims with an invalid citation": len(chosen) / len(before),
-        "invalid before": 1 - float(np.mean([before[item] for item in chosen])),
-        "invalid without the penalty": 1 - float(np.mean([plain[item] for item in chosen])),
-        "invalid with the penalty": 1 - float(np.mean([lowered[item] for item in chosen])),
+        "invalid before": 1 - float(np.mean(list(before.values()))),
+        "invalid without the penalty": 1 - float(np.mean(list(plain.values()))),
+        "invalid with the penalty": 1 - float(np.mean(list(lowered.values()))),
         "fall by the penalty": difference.estimate,
         f"fall by the penalty{FROM}": difference.low,
         "probability of the right ids without the penalty": right,
@@ -814,7 +810,8 @@ WORKS: Mapping[str, Work] = MappingProxyType(
             "The held-out claims are on treatments and outcomes that the training data lacks, "
             "other wording also has other sentence patterns. The model cites only documents of the "
             "prompt after few steps. Which documents have evidence is harder, and hardest is "
-            "whether evidence supports or refutes.",
+            "whether evidence supports or refutes. Two seeds were run at a time, on one core each, "
+            "beside other programs.",
             (
                 Headline("documents exact", "documents exact"),
                 Headline("whole answer right", "whole answer right"),
@@ -857,8 +854,8 @@ WORKS: Mapping[str, Work] = MappingProxyType(
             "claim_extraction",
             "citation penalty",
             "After 30 steps without a penalty, training continues for 40 steps with the penalty and "
-            "without it. Eight answers to each held-out claim are sampled at temperature 1. The "
-            "shares of answers with an invalid citation are those of claims that had one before.",
+            "without it. Eight answers to each held-out claim are sampled at temperature 1; those "
+            "that cite a document which the prompt lacks are counted.",
             (
                 Headline(
                     "answers with an invalid citation",
@@ -867,7 +864,7 @@ WORKS: Mapping[str, Work] = MappingProxyType(
                     "fall by the penalty",
                 ),
             ),
-            {f"fall by the penalty{FROM}": Goal(0)},
+            {"invalid before": Goal(0.05), f"fall by the penalty{FROM}": Goal(0)},
             citation_penalty,
             time=Goal(most=720),
         ),
