@@ -121,7 +121,7 @@ def _values(name: str, kind: Any) -> st.SearchStrategy[Any]:
 def _is_valid(adapter: TypeAdapter[Any], value: Any) -> bool:
     try:
         adapter.validate_python(value)
-    except ValidationError:
+    except (ValidationError, KitchenError):
         return False
     return True
 
