@@ -122,15 +122,31 @@ def _module_and_class(name: str) -> tuple[str, str]:
     for part in parts:
         if not part.isidentifier():
             raise ConfigError(
-                f"{path} cannot be imported as a module, because {part!r} is no name in Python: "
-                "rename it"
+                f"{path} cannot be imported as a module, because {part!r} is not a valid Python "
+                "name: rename it"
             )
-    spec = find_spec(module_name)
+    spec = module_spec(module_name)
     if spec is not None and spec.origin and not path.samefile(spec.origin):
         raise ConfigError(
             f"{path} is hidden by another module {module_name}, {spec.origin}: rename the file"
         )
     return module_name, class_name
+
+
+def module_spec(module_name: str) -> ModuleSpec | None:
+    """Find a module without importing it, but its packages; None if there is none.
+
+    Raises ConfigError if a package cannot be imported, and for the program that is running.
+    """
+    if module_name == "__main__":
+        raise ConfigError("__main__.py cannot be a recipe: rename the file")
+    try:
+        return find_spec(module_name)
+    except ModuleNotFoundError:  # a part of the name is no package
+        return None
+    except Exception as error:
+        problem = f"the package of {module_name} cannot be imported"
+        raise recipe_code_error(problem, error) from error
 
 
 def import_path(recipe: type[Recipe]) -> str:

@@ -191,6 +191,8 @@ def _first_keys(keys: Keys, count: int) -> tuple[Sequence[str], Keys]:
 def _check_text(entry: Setting, meaning: str) -> None:
     if len(entry.keys) > 1 or "." in entry.keys[0] or not isinstance(entry.value, str):
         raise ConfigError(f"{entry}: {_file_key(entry)} must be {meaning}")
+    if not entry.value.strip() or "\0" in entry.value:
+        raise ConfigError(f"{entry.source}: {_file_key(entry)} is empty, and must be {meaning}")
 
 
 def _check_port(entry: Setting, port: str) -> None:

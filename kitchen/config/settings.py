@@ -40,7 +40,11 @@ def resolve_settings(cls: type[Recipe], settings: Sequence[Setting]) -> Resolved
     valid: list[Setting] = []
     for setting in settings:
         setting = replace(setting, keys=_split_keys(cls, setting.keys))
-        problem = _unknown_setting(cls, setting) or _non_finite_number(setting)
+        problem = (
+            _unknown_setting(cls, setting)
+            or _non_finite_number(setting)
+            or _inside_of_a_value(setting, valid)
+        )
         if problem is None:
             valid.append(setting)
         else:
@@ -52,6 +56,20 @@ def resolve_settings(cls: type[Recipe], settings: Sequence[Setting]) -> Resolved
         return ResolvedSettings(None, {}, problems)
     sources = {".".join(keys): _source_of(keys, valid) for keys in leaf_keys(cls)}
     return ResolvedSettings(recipe, sources)
+
+
+def _inside_of_a_value(setting: Setting, earlier: Sequence[Setting]) -> ConfigError | None:
+    """Return the problem of a setting inside of one that has a value other than a mapping."""
+    for outer in earlier:
+        is_inside = setting.keys[: len(outer.keys)] == outer.keys != setting.keys
+        if is_inside and isinstance(outer.value, str | int | float | list | tuple):
+            name = ".".join(outer.keys)
+            return ConfigError(
+                f"{setting.source}: {'.'.join(setting.keys)} would replace "
+                f"{name}={outer.value}, set by {outer.source}: give {name} once, as a value or by "
+                "name"
+            )
+    return None
 
 
 def nested_settings(annotation: Any) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -20,7 +20,8 @@ from kitchen.errors import ConfigError
 
 _CONSENT = "Loading it runs its code. If you trust this run, add --trust (in Python trust=True)"
 # settings of recipes that may name functions, as MODULE:function
-_FUNCTIONS = ("reward", "evaluation.metric", "evaluation.metrics", "check")
+_FUNCTIONS = ("reward", "evaluation.metric", "evaluation.metrics")
+_FIELDS, _TESTS = "gate.data.fields", "gate.tests.path"  # of the pipeline of claims
 # an address on this machine; programs read other forms, such as user@host, in different ways
 _THIS_MACHINE = re.compile(
     r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/[\w./-]*)?", re.ASCII
@@ -69,7 +70,7 @@ def check_trusted_order(
         check_trusted_recipe(run, order.recipe, trust=trust)
     if functions := [] if trust else _untrusted_functions(order):
         names = " and ".join(functions)
-        raise NotTrusted(f"the record of run {run!r} names a function, {names}. {_CONSENT}")
+        raise NotTrusted(f"the record of run {run!r} names code to run, {names}. {_CONSENT}")
     check_trusted_adapters(run, order.recorded_adapters(replaced), trust=trust)
     check_trusted_settings(run, order.recorded_settings(replaced), trust=trust)
 
@@ -111,9 +112,26 @@ def _untrusted_functions(order: Order) -> list[str]:
         value = nested_value(order.settings, setting)
         names = [value] if isinstance(value, str) else value  # or a list, or a mapping by name
         for name in names if isinstance(names, list | tuple | Mapping) else ():
-            if isinstance(name, str) and ":" in name and not _is_trusted_recipe(name):
+            if _is_untrusted_function(name):
                 functions.append(f"{setting}={name}")
-    return functions
+    return [*functions, *_untrusted_checks(order)]
+
+
+def _untrusted_checks(order: Order) -> Iterator[str]:
+    """Yield the functions and the tests that a gate would run, as SETTING=NAME."""
+    if nested_value(order.settings, "gate.skip"):
+        return
+    fields = nested_value(order.settings, _FIELDS)
+    for field in fields if isinstance(fields, list | tuple) else ():
+        check = field.get("check") if isinstance(field, Mapping) else None
+        if _is_untrusted_function(check):
+            yield f"{_FIELDS}.check={check}"
+    if tests := nested_value(order.settings, _TESTS):
+        yield f"{_TESTS}={tests}"
+
+
+def _is_untrusted_function(name: Any) -> bool:
+    return isinstance(name, str) and ":" in name and not _is_trusted_recipe(name)
 
 
 def _untrusted_adapters(adapters: Mapping[str, str]) -> Mapping[str, str]:

@@ -35,7 +35,8 @@ def code_digests(recipe: str, step: Step) -> Mapping[str, str]:
     code do not count.
     """
     modules: dict[str, ModuleType] = {}
-    waiting = [recipe.partition(":")[0], *_modules_of(_values(step))]
+    options = list(_values(step))
+    waiting = [recipe.partition(":")[0], *_modules_of(options), *_named_in(options)]
     while waiting:
         name = waiting.pop()
         module = sys.modules.get(name)
@@ -65,13 +66,18 @@ def _modules_of(values: Iterable[Any]) -> Iterator[str]:
     for value in values:
         if isinstance(value, ModuleType):
             yield value.__name__
-        for text in _texts(value):
-            if ":" in text:  # a function by name, MODULE:function
-                yield text.partition(":")[0]
         for owner in (value, type(value)):
             name = getattr(owner, "__module__", None)
             if isinstance(name, str):
                 yield name
+
+
+def _named_in(options: Iterable[Any]) -> Iterator[str]:
+    """Yield the names of the modules of functions by name, MODULE:function."""
+    for option in options:
+        for text in _texts(option):
+            if ":" in text:
+                yield text.partition(":")[0]
 
 
 def _texts(option: Any) -> Iterator[str]:

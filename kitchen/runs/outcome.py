@@ -1,4 +1,4 @@
-"""Outcome of a completed run: what it reached, its curves, and its weights to try and compare."""
+"""Outcome of a completed run: its metrics, its curves, and its weights to try and compare."""
 
 from __future__ import annotations
 

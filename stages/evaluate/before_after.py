@@ -138,8 +138,10 @@ class QualityGate(Stage):
     at_least: float  # 0..1; 0 for no target
 
     def run(self, after: EvaluationAfter) -> None:
+        if self.at_least == 0:
+            return
         right = after.right()
-        if self.at_least > 0 and not right:
+        if not right:
             raise QualityError(
                 f"the target is an exact match of {self.at_least:g}, but no held-out set has "
                 "graded answers"
@@ -151,7 +153,7 @@ class QualityGate(Stage):
                     "compared with its reference answer; samples.jsonl has the reasons"
                 )
             mean = sum(scores) / len(scores)
-            if self.at_least > 0 and mean < self.at_least:
+            if mean < self.at_least:
                 raise QualityError(
                     f"{label} on {name} is {mean:.3f}, below the target of {self.at_least:g}"
                 )

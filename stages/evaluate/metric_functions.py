@@ -18,14 +18,26 @@ from stages.tasks.step_results import check_no_messages
 METRIC = "evaluation.metric"
 TIMEOUT = 60.0  # seconds per answer
 MAX_FAILED = 0.2  # largest share of the answers to a set that may have no score
-_COUNTS = ("truncated", "uncompared")  # metrics of every evaluation
+# measures of evaluations; those of several attempts are called pass_at_K
+_TAKEN = (
+    "truncated",
+    "uncompared",
+    "exact_match",
+    "field_f1",
+    "acc",
+    "acc_norm",
+    "loss",
+    "bits_per_byte",
+)
 
 
 def find_metric(name: str) -> RewardFunction:
     """Import a metric, MODULE:function; raises ConfigError unless it can be called."""
-    if (measure := measure_of(name)) in _COUNTS:
+    measure = measure_of(name)
+    if measure in _TAKEN or measure.startswith("pass_at_"):
         raise ConfigError(
-            f"{METRIC}={name}: every evaluation has a metric {measure!r}; rename the function"
+            f"{METRIC}={name}: evaluations have a measure {measure!r} of their own; rename the "
+            "function"
         )
     return find_reward(name, METRIC)
 

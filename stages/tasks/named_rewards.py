@@ -115,7 +115,7 @@ def find_rewards(setting: RewardSetting) -> NamedRewards | None:
     for name in weights:
         if not is_function_name(name) and name not in REWARDS:
             near = did_you_mean(name, REWARDS)
-            raise ConfigError(f"reward={name!r} is unknown; {near}; or name a MODULE:function")
+            raise ConfigError(f"reward={name!r} is unknown; {near} (or a MODULE:function)")
     functions = {name: find_reward(name) for name in weights if is_function_name(name)}
     summed = not isinstance(setting, str)
     return NamedRewards(weights, functions, summed) if weights and (functions or summed) else None

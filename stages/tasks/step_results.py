@@ -104,9 +104,22 @@ def check_step_result(result: Any, source: str) -> StepResult:
     if not isinstance(result, StepResult):
         raise WrongResult(f"{source} returned {_shown(result)}, and must return a StepResult")
     reward = None if result.reward is None else check_reward(result.reward, source)
-    parts = {name: check_reward(part, source) for name, part in result.parts.items()}
+    parts = _checked_parts(result.parts, source)
     messages = with_open_end(check_messages(result.messages, source))
     return replace(result, reward=reward, messages=messages, parts=parts)
+
+
+def _checked_parts(parts: Any, source: str) -> dict[str, float]:
+    if not isinstance(parts, Mapping) or not all(map(_is_name, parts)):
+        raise WrongResult(
+            f"{source} returned parts={_shown(parts)}, and must return numbers by name, each name "
+            "a text of one line"
+        )
+    return {name: check_reward(part, source) for name, part in parts.items()}
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and len(name.splitlines()) == 1
 
 
 def check_no_messages(result: StepResult, name: str) -> StepResult:

@@ -8,11 +8,11 @@ import keyword
 import re
 import tokenize
 from importlib import invalidate_caches
-from importlib.util import find_spec, resolve_name
+from importlib.util import resolve_name
 from pathlib import Path
 
 from kitchen.cli.commands.new import check_open_package, print_next_steps, write_all
-from kitchen.config.discovery import find_recipe
+from kitchen.config.discovery import find_recipe, module_spec
 from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
 
@@ -69,15 +69,12 @@ def _check_module(folder: Path, target: Path, module: str) -> None:
     if not re.fullmatch(r"[A-Za-z]\w*", stem, re.ASCII) or keyword.iskeyword(stem):
         raise ConfigError(
             f"--to {target}: {stem!r} cannot be the name of a module: a name is a letter followed "
-            "by letters, digits and underscores, and no keyword of Python"
+            "by letters, digits and underscores, and is not a Python keyword"
         )
     if module.startswith(f"{_RECIPES}."):
         check_open_package(folder, _RECIPES)
-    try:
-        spec = find_spec(module)
-    except ModuleNotFoundError:  # a folder on the path does not exist yet
-        return
-    if spec is None:
+    spec = module_spec(module)
+    if spec is None:  # or a folder on the path does not exist yet
         return
     where = f", in {spec.origin}" if spec.origin else ""
     is_here = spec.origin is not None and Path(spec.origin).is_relative_to(Path.cwd())

@@ -99,7 +99,7 @@ def test_a_killed_pipeline_resumes_on_the_real_model(tmp_path: Path) -> None:
         whole = thinker("run", "--name", "whole")
         assert whole.exit_code == 0, whole.output
         kill_after_steps("killed", 14)
-        resumed = invoke("resume", "killed")
+        resumed = invoke("resume", "killed", "--trust")
         assert resumed.exit_code == 0, resumed.output
         rows = journal("whole")
         assert journal("killed") == rows

@@ -38,6 +38,24 @@ def refusal(folder: Path, name: str, command: str = "check") -> str:
     return shown
 
 
+@pytest.mark.parametrize(
+    ("files", "name", "text"),
+    [
+        ({"score.py": "", "score/x.py": ""}, "score/x.py", "there is no recipe 'score.x'"),
+        ({"bad/__init__.py": "1 / 0", "bad/y.py": ""}, "bad/y.py", "bad.y cannot be imported"),
+        ({"__main__.py": ""}, "__main__.py", "__main__.py cannot be a recipe"),
+    ],
+)
+def test_files_that_are_no_modules_are_refused(
+    files: dict[str, str], name: str, text: str, tmp_path: Path
+) -> None:
+    for file, code in files.items():
+        write(tmp_path, file, code)
+    shown = refusal(tmp_path, name)
+    assert text in shown
+    sys.modules.pop("score", None)
+
+
 def test_recipes_are_found_by_module_and_by_class() -> None:
     found = find_recipe("recipes.sl_basic")
     assert find_recipe("recipes.sl_basic:SlBasic") is found

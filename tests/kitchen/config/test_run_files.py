@@ -135,6 +135,8 @@ def test_settings_belong_to_the_chosen_adapter(files: Path) -> None:
         ("adapter_settings:\n  hub:\n    timeout: x", "bad.yaml:3: hub.timeout=x"),
         ("adapter_settings: {training: fake}", "bad.yaml:1: adapter_settings.training=fake"),
         ("extends: none.yaml", "bad.yaml:1: extends: there is no file none.yaml"),
+        ("extends: ''", "bad.yaml:1: extends is empty"),
+        ('extends: "a\\0b"', "bad.yaml:1: extends is empty"),
         ("extends: [base/base.yaml]", "1: extends=[base/base.yaml]: extends must be"),
         ("recipe: 3", "bad.yaml:1: recipe=3"),
     ],

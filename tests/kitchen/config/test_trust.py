@@ -95,7 +95,16 @@ def test_record_loads_no_recipe_without_trust(tmp_path: Path, edit: Edit, recipe
             {"evaluation": {"metrics": ["bleu", "mine:Mine"]}},
             "evaluation.metrics=mine:Mine",
         ),
-        ("recipes.claim_validation:ClaimValidation", {"check": "mine:Mine"}, "check=mine:Mine"),
+        (
+            "recipes.claim_validation:ClaimValidation",
+            {"gate": {"data": {"fields": [{"name": "a", "check": "mine:Mine"}]}}},
+            "gate.data.fields.check=mine:Mine",
+        ),
+        (
+            "recipes.claim_validation:ClaimValidation",
+            {"gate": {"tests": {"path": "runs/dish"}}},
+            "gate.tests.path=runs/dish",
+        ),
     ],
 )
 def test_record_loads_no_function_without_trust(
@@ -103,7 +112,7 @@ def test_record_loads_no_function_without_trust(
 ) -> None:
     edit(recipe=recipe, settings=settings)
     shown = output(2, "resume", "dish")
-    assert f"names a function, {name}." in shown
+    assert f"names code to run, {name}." in shown
     assert "--trust" in shown
     assert not (tmp_path / "loaded").exists()
 

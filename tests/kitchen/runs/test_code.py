@@ -87,12 +87,15 @@ def test_reward_by_name_is_code_of_the_run(tmp_path: Path) -> None:
     rows = [json.dumps({"prompt": f"{n}?", "completion": "x"}) for n in range(8)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     scores = tmp_path / "scores.py"
-    scores.write_text("def score(answer):\n    return float(open('factor').read()) * len(answer)\n")
+    circle = "TREE = {}\nTREE['me'] = TREE\n"  # data that has itself in it
+    scores.write_text(
+        f"{circle}def score(answer):\n    return float(open('factor').read()) * len(answer)\n"
+    )
     settings = ["dataset=rows.jsonl", "reading.held_out=0.25", "reward.scores:score=0.5"]
     settings += ["steps=1", "batch_size=1", "group=2", "playing.max_tokens=4", "--name", "dish"]
     failed = kitchen(tmp_path, "run", "recipes.rl", "--training", "fake", *settings)
     assert "FileNotFoundError" in failed.stderr
-    assert "(scores.py:2 in score)" in failed.stderr
+    assert "(scores.py:4 in score)" in failed.stderr
     (tmp_path / "factor").write_text("1")
     assert "--trust" in kitchen(tmp_path, "resume", "dish").stderr
     scores.write_text(scores.read_text().replace("* len", "+ len"))

@@ -136,6 +136,7 @@ def test_settings_name_one_reward_or_several(arguments: list[str], expected: Rew
         (["reward.exact=true"], "the weight of 'exact' is True"),
         (["reward.exact=.inf"], "should be a finite number"),
         (["reward.exact=0"], "all weights are 0"),
+        (["reward=exact", "reward.math=1"], "reward.math would replace reward=exact"),
     ],
 )
 def test_other_settings_are_refused(arguments: list[str], text: str) -> None:
