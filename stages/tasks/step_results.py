@@ -112,8 +112,8 @@ def check_step_result(result: Any, source: str) -> StepResult:
 def _checked_parts(parts: Any, source: str) -> dict[str, float]:
     if not isinstance(parts, Mapping) or not all(map(_is_name, parts)):
         raise WrongResult(
-            f"{source} returned parts={_shown(parts)}, and must return numbers by name, each name "
-            "a text of one line"
+            f"{source} returned {_shown(parts)} as parts, and must return numbers by name, each "
+            "name a text of one line"
         )
     return {name: check_reward(part, source) for name, part in parts.items()}
 

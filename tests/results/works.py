@@ -828,7 +828,7 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         ),
         "claims_by_line": Work(
             "claim_extraction",
-            "packaged claims, token_weights.kind=by_line",
+            "packaged claims with weights by line",
             "The same with other weights of tokens: each token weighs 5 in claim 1, 2 in evidence and 1 in relations.",
             (
                 Headline("documents exact", "documents exact"),
@@ -840,7 +840,7 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         ),
         "claims_uniform": Work(
             "claim_extraction",
-            "packaged claims, token_weights.kind=uniform",
+            "packaged claims with uniform weights",
             "The same with other weights of tokens: all tokens weigh alike.",
             (
                 Headline("documents exact", "documents exact"),
