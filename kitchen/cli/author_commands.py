@@ -120,7 +120,7 @@ def new_adapter(
 def copy(recipe: RecipeName, to: To = None, debug: Debug = False) -> None:
     """Copy the source of a recipe into your folder, to change it.
 
-    The copy is a recipe of its own. It still imports the stages that are installed. No file is
+    The copy is a separate recipe. It still imports the stages that are installed. No file is
     overwritten.
     """
     from kitchen.cli.commands.copy import copy as copy_recipe

@@ -28,8 +28,8 @@ def in_notebook() -> bool:
 class NotebookProgress:
     """Shows the status of a run in a notebook during a `with` block.
 
-    A thread of its own updates the output, so that it shows long stages too and never holds the run
-    up. A listener collects the headline metrics.
+    A separate thread updates the output, so that long stages are shown, too, and the run never
+    waits. A listener collects the headline metrics.
     """
 
     def __init__(self, run: Run) -> None:

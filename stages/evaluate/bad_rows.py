@@ -18,7 +18,7 @@ from stages.data.mixture import MixtureRows
 from stages.evaluate.choices import check_choices, choice_datums
 from stages.evaluate.evaluation import MAX_TOKENS, UNSAMPLED, EvalConfig
 from stages.evaluate.graded_answers import METRIC_REWARDS
-from stages.evaluate.metric_functions import check_columns_of
+from stages.evaluate.metric_functions import find_metric
 from stages.tasks.own_reward import is_function_name
 from stages.tasks.tasks import gradable_rows
 
@@ -120,14 +120,15 @@ def good_held_out(
     """
     bad_rows = list(held_out.bad_rows)
     sets: dict[str, tuple[Conversation, ...]] = {}
+    function = find_metric(config.metric) if is_function_name(config.metric) else None
     for name, rows in held_out.sets.items():
         bad = BadRows(name)
         rows = bad.keep(rows, lambda row: prompt_tokens(row, tokenizer, render), place_of)
         if reward := METRIC_REWARDS.get(config.metric):
             setting = f"evaluation.metric={config.metric}"
             rows = tuple(gradable_rows(reward, rows, setting, bad, config))
-        if is_function_name(config.metric):
-            rows = bad.keep(rows, lambda row: check_columns_of(config.metric, [row]), place_of)
+        if function is not None:
+            rows = bad.keep(rows, lambda row: function.arguments(row.row, row.where), place_of)
         if config.metric == "choice":
             rows = bad.keep(rows, lambda row: check_choices([row]), place_of)
             rows = bad.keep(rows, lambda row: choice_datums(row, tokenizer, render), place_of)

@@ -36,8 +36,7 @@ def find_metric(name: str) -> RewardFunction:
     measure = measure_of(name)
     if measure in _TAKEN or measure.startswith("pass_at_"):
         raise ConfigError(
-            f"{METRIC}={name}: evaluations have a measure {measure!r} of their own; rename the "
-            "function"
+            f"{METRIC}={name}: evaluations already have a measure {measure!r}; rename the function"
         )
     return find_reward(name, METRIC)
 

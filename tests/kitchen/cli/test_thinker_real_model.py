@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from adapters.local.blobs import LocalBlobs
 from kitchen.runs.store import read_journal
 from tests.support.commands import in_folder, invoke
 from tests.support.pipeline_files import thinker
+from tests.support.polling import wait_until
 from tests.support.recording import without_clocks
 
 CLAIMS = Path(adapters.local.claims.__file__).parent
@@ -84,11 +84,13 @@ def kill_after_steps(name: str, steps: int) -> None:
         arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ)
     )
     metrics = Path("runs", name, "metrics.jsonl")
-    while process.poll() is None:
-        if metrics.exists() and metrics.read_text().count("ReportClaimStep") >= steps:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        time.sleep(0.1)
+
+    def has_stepped() -> bool:
+        return metrics.exists() and metrics.read_text().count("ReportClaimStep") >= steps
+
+    wait_until(lambda: process.poll() is not None or has_stepped(), timeout=600)
+    process.kill()
+    process.wait()
     assert process.returncode == -signal.SIGKILL
 
 
