@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -98,6 +99,20 @@ def table(content: Table) -> RichTable:
     return rich_table
 
 
+def print_wrapped(out: Console, text: str, style: str | None = None) -> None:
+    """Print text, with lines broken at spaces on a terminal, and unbroken elsewhere."""
+    if out.is_terminal and len(text) > out.width:
+        text = textwrap.fill(
+            text,
+            out.width,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+    out.print(Text(printable(text)), style=style, soft_wrap=True)
+
+
 def _all_numbers(cells: list[str]) -> bool:
     return bool(cells) and all(re.fullmatch(r"[-+]?[\d,.]*%?", cell) for cell in cells)
 
@@ -127,18 +142,31 @@ class _Loop:
             self.reported_done = done
         return due
 
-    def detail(self, metrics: Mapping[str, float]) -> str:
-        """Return these metrics, tokens per second and the time left."""
-        parts = _shown_metrics(metrics)
-        start, done_at_start, tokens_at_start = self.recent[0]
-        end, done, tokens = self.recent[-1]
-        if end > start:
-            if tokens > tokens_at_start:
-                parts.append(f"{(tokens - tokens_at_start) / (end - start):,.0f} tokens/s")
-            if done_at_start < done < 1 - 1e-9:
-                left = (1 - done) * (end - start) / (done - done_at_start)
-                parts.append(f"{clock(left)} left")
-        return "  ".join(parts)
+    def detail(self, metrics: Mapping[str, float], room: float = math.inf) -> str:
+        """Return these metrics, tokens per second and the time left.
+
+        The speed is left out first, and then the time, if they need more than `room` characters.
+        """
+        shown = _shown_metrics(metrics)
+        speed, left = self._speed(), self._time_left()
+        for parts in ([*shown, *speed, *left], [*shown, *left]):
+            if len(text := "  ".join(parts)) <= room:
+                return text
+        return "  ".join(shown)
+
+    def _speed(self) -> list[str]:
+        start, _, tokens_at_start = self.recent[0]
+        end, _, tokens = self.recent[-1]
+        if end <= start or tokens <= tokens_at_start:
+            return []
+        return [f"{(tokens - tokens_at_start) / (end - start):,.0f} tokens/s"]
+
+    def _time_left(self) -> list[str]:
+        start, done_at_start, _ = self.recent[0]
+        end, done, _ = self.recent[-1]
+        if end <= start or not done_at_start < done < 1 - 1e-9:
+            return []
+        return [f"{clock((1 - done) * (end - start) / (done - done_at_start))} left"]
 
 
 @dataclass
@@ -245,12 +273,13 @@ class ConsoleObserver(Observer):
         line.metrics |= {name: value for name, value in metrics.items() if name not in _HIDDEN}
         if self._bar is not None and self._task is not None:
             shown = self._ordered(line.metrics, most=len(self._headline) or 1)
+            head = self._head(line)
             self._bar.update(
                 self._task,
                 total=None if progress.done is None else 1.0,
                 completed=done,
-                description=self._head(line),
-                detail=loop.detail(shown),
+                description=head,
+                detail=loop.detail(shown, self._out.width - len(head) - _bar_room(self._out)),
             )
         return line
 
@@ -295,9 +324,9 @@ class ConsoleObserver(Observer):
             self._latest |= {name: line.metrics[name] for name in measured}
             due = loop.due(line.now, line.done)
             if (due or is_new) and (self._bar is None or line.done > 1 - 1e-9 or is_new):
-                self._print(
-                    f"{self._head(line)}  {loop.detail(self._ordered(line.metrics, _SHOWN))}"
-                )
+                head = f"{self._head(line)}  "
+                room = self._out.width - len(head) if self._out.is_terminal else math.inf
+                self._print(head + loop.detail(self._ordered(line.metrics, _SHOWN), room))
             if due and line.sample:
                 self._print(_sample_line(line.sample))
 
@@ -307,7 +336,7 @@ class ConsoleObserver(Observer):
         return abs(current[at.loop] - at.step) > self._ahead.get(at.loop, 0)
 
     def _print(self, text: str) -> None:
-        self._out.print(Text(printable(text)), soft_wrap=True)
+        print_wrapped(self._out, text)
 
 
 def _count(at: LoopStep) -> str:
@@ -346,12 +375,18 @@ def _sample_line(sample: Mapping[str, Any]) -> str:
 
 
 def _bar(out: Console) -> Bar:
+    wide = out.width > WIDTH
     return Bar(
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f} %"),
+        BarColumn(bar_width=24 if wide else 8),
+        *([TextColumn("{task.percentage:>3.0f} %")] if wide else []),
         TextColumn("{task.fields[detail]}", markup=False),
         console=out,
         transient=True,
         refresh_per_second=5,
     )
+
+
+def _bar_room(out: Console) -> int:
+    """Return the characters that a bar takes beside its texts, with the spaces between them."""
+    return 24 + 5 + 3 if out.width > WIDTH else 8 + 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -53,29 +53,27 @@ def learning_rate_table(
     """Compare the learning rate in the settings with the suggested one, as a hint only."""
     steps = min(planned.count, _SCHEDULE_STEPS) if planned else _SCHEDULE_STEPS
     peak = max(schedule(step / steps, 1 / steps) for step in range(steps))
-    value, reason = _suggestion(model)
     note = unreached_peak(schedule, planned.count) if planned else ""
     return Table(
         "Learning rate",
         ("learning rate", "value", "basis"),
         (
             ("configured", f"{peak:g}", "peak of the schedule"),
-            ("suggested for supervised fine-tuning", value, reason),
+            *_suggestion(model),
             *([("note", "", note)] if note else []),
         ),
     )
 
 
-def _suggestion(model: TrainedModel) -> tuple[str, str]:
+def _suggestion(model: TrainedModel) -> Sequence[tuple[str, str, str]]:
+    """Return a row of the table; none for a model that the formula is not for."""
     family = model_family(model.model)
-    if family is None:
-        families = " and ".join(EXPONENTS)
-        return "not known", f"the formula was fitted on {families}, and this is {model.model}"
-    if model.hidden_size is None:
-        return "not known", f"the training adapter does not know the hidden size of {model.model}"
+    if family is None or model.hidden_size is None:
+        return ()
     note = "" if model.alpha in (None, FITTED_ALPHA) else f"; here alpha is {model.alpha:g}"
-    return (
-        f"{suggested_lr(family, model.hidden_size):.2g}",
+    basis = (
         f"5e-5 · 10 · (2000 / {model.hidden_size})^{EXPONENTS[family]:g}, fitted on {family} with "
-        f"LoRA of alpha {FITTED_ALPHA:g}{note}",
+        f"LoRA of alpha {FITTED_ALPHA:g}{note}"
     )
+    value = f"{suggested_lr(family, model.hidden_size):.2g}"
+    return (("suggested for supervised fine-tuning", value, basis),)

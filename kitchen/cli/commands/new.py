@@ -156,6 +156,17 @@ def print_next_steps(folder: Path, paths: Sequence[str], steps: Sequence[tuple[s
     if folder.resolve() != Path.cwd():
         steps = [(f"cd {shlex.quote(str(folder))}", ""), *steps]
     width = max(len(command) for command, _ in steps)
-    for command, purpose in steps:
-        comment = f"# {purpose}" if purpose else ""
-        out.print(f"  {command:{width}}  {comment}".rstrip(), soft_wrap=True)
+    lines = [_step_line(command, purpose, width) for command, purpose in steps]
+    if max(map(len, lines)) > out.width:
+        lines = [_step_line(command, purpose) for command, purpose in steps]
+    for line in lines:
+        out.print(line, soft_wrap=True)
+
+
+def _step_line(command: str, purpose: str, width: int | None = None) -> str:
+    """Return a command with its purpose in a column beside it, or above it if `width` is None."""
+    if not purpose:
+        return f"  {command}"
+    if width is None:
+        return f"  # {purpose}\n  {command}"
+    return f"  {command:{width}}  # {purpose}"

@@ -15,7 +15,7 @@ from kitchen.artifacts.publish import NotPublished
 from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, reasons, report_error
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.commands.manifest import manifest_of_resumed
-from kitchen.cli.console import ConsoleObserver, console
+from kitchen.cli.console import ConsoleObserver, console, print_wrapped
 from kitchen.cli.curves import curve_lines, overfitting_note
 from kitchen.cli.streams import drop_unread_output
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
@@ -221,7 +221,7 @@ def _print_curves(out: Console, completed: _Run) -> None:
     lines = list(curve_lines(rows, completed.recipe.headline, encoding=out.encoding))
     note = overfitting_note(rows, completed.name)
     for line in ["", *lines, *([note] if note else [])] if lines else []:
-        out.print(line, soft_wrap=True)
+        print_wrapped(out, line)
 
 
 def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console
 
-from kitchen.cli.console import ConsoleObserver, table
+from kitchen.cli.console import ConsoleObserver, print_wrapped, table
 from kitchen.engine.observers import StageDone, StageStarted
 from kitchen.progress import Location, Progress
 from kitchen.stage import Stage
@@ -152,6 +152,23 @@ def test_bar_on_a_terminal_is_removed_at_the_end() -> None:
     assert "loss 1.5" in file.getvalue()
     # the cursor is hidden once and shown again once
     assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
+
+
+def test_lines_of_a_narrow_terminal_break_at_spaces() -> None:
+    file = io.StringIO()
+    out = Console(file=file, width=50, force_terminal=True, markup=False, highlight=False)
+    observer = ConsoleObserver(out, ("loss", "held_out_loss"))
+    for number in range(2):
+        observer.stage_done(step(number, 4, Metrics(loss=1.25, held_out_loss=2.5, tokens=1e6)))
+    observer.run_ended(None)
+    assert "step 2/4  loss 1.25  held out loss 2.5" in file.getvalue()
+    assert "tokens/s" not in file.getvalue()  # there is no room for it
+    print_wrapped(out, "run:a-name@best " * 10)
+    assert max(map(len, file.getvalue().splitlines())) <= 50
+    assert file.getvalue().count("run:a-name@best") == 10
+    plain, elsewhere = plain_console()
+    print_wrapped(plain, "word " * 40)
+    assert elsewhere.getvalue().count("\n") == 1
 
 
 def test_headline_metrics_come_first_and_stay_on_the_line() -> None:

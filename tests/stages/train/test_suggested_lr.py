@@ -69,20 +69,17 @@ def test_table_shows_the_peak_of_the_schedule(schedule: Schedule) -> None:
             "with LoRA of alpha 32; here alpha is 64",
         ),
         (TrainedModel("meta-llama/Llama-3.1-8B", 4096, 32.0), "0.00029", "with LoRA of alpha 32"),
-        (
-            TrainedModel("meta-llama/Llama-3.1-8B", None, 32.0),
-            "not known",
-            "does not know the hidden size of meta-llama/Llama-3.1-8B",
-        ),
-        (
-            TrainedModel("packaged:smollm2", 576, 32.0),
-            "not known",
-            "fitted on Llama and Qwen, and this is packaged:smollm2",
-        ),
     ],
 )
-def test_suggestion_or_reason_is_shown(learner: TrainedModel, value: str, why: str) -> None:
+def test_suggestion_is_shown_with_its_basis(learner: TrainedModel, value: str, why: str) -> None:
     _, (_, shown, reason) = learning_rate_table(Constant(1e-3), learner).rows
     assert shown == value
     assert why in reason
     assert ("here alpha" in reason) == (learner.alpha == 64.0)
+
+
+@pytest.mark.parametrize("model", ["packaged:smollm2", "meta-llama/Llama-3.1-8B"])
+def test_no_suggestion_without_a_family_or_size(model: str) -> None:
+    size = None if "Llama" in model else 576
+    rows = learning_rate_table(Constant(1e-3), TrainedModel(model, size, 32.0)).rows
+    assert [name for name, *_ in rows] == ["configured"]
