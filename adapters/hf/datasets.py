@@ -25,7 +25,7 @@ _NAME = re.compile(
     re.ASCII,
 )
 _ROW = re.compile(r" in row \d+$")  # a number within a batch that Arrow read, not within the data
-_FILE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+_FILE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".txt")
 
 
 class HfDatasets:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import get_args
 
 from adapters.local.csv_format import open_csv, stream_csv
 from adapters.local.document_formats import (
@@ -26,7 +27,8 @@ from adapters.local.folder_splits import (
 )
 from adapters.local.line_formats import open_jsonl, reading, stream_jsonl
 from adapters.local.shards import open_shards, stream_shards
-from kitchen.errors import DataError, did_you_mean
+from adapters.local.text_format import TextRows, open_text, stream_text
+from kitchen.errors import DataError, check_name, did_you_mean
 from kitchen.ports.datasets import Dataset, DatasetInfo, OnBadRow, StreamedRow
 
 PACKAGED: Mapping[str, Sequence[str]] = MappingProxyType(
@@ -63,7 +65,9 @@ class LocalDatasets:
     * .jsonl: one JSON object per line; blank lines are skipped;
     * .json: an array of objects, or an object whose field "data" is one;
     * .csv: the first line names the columns; every value is a string, or None in an empty cell;
-    * .parquet: needs the extra `local`.
+    * .parquet: needs the extra `local`;
+    * .txt: a row {"text": ...} per line, without blank lines, or with text_rows="file" per file; in
+      a folder only if it has no other data.
 
     Text is UTF-8. `load` checks the syntax of every row of text, so that no run fails midway over a
     missing brace. Rows are not held in memory but read again on demand (those of .json from the
@@ -72,9 +76,13 @@ class LocalDatasets:
     line and remedy, except for a missing pyarrow, which is a BackendError.
     """
 
-    def __init__(self, root: str = ".", max_line_mb: int = 10) -> None:
+    def __init__(
+        self, root: str = ".", max_line_mb: int = 10, text_rows: TextRows = "line"
+    ) -> None:
+        check_name("text_rows", text_rows, get_args(TextRows))
         self._root = Path(root).expanduser()
-        self._max_line_mb = max_line_mb  # per line of JSONL or CSV
+        self._max_line_mb = max_line_mb  # per line of JSONL, CSV or text
+        self._text_rows = text_rows
 
     def splits(self, name: str, *, revision: str | None = None) -> Sequence[str]:
         return tuple(self._find(name, revision).files)
@@ -112,6 +120,8 @@ class LocalDatasets:
                 return open_csv(path, label, self._max_line_mb, on_bad_row)
             case ".json":
                 return JsonRows(path, label, on_bad_row)
+            case ".txt":
+                return open_text(path, label, self._max_line_mb, self._text_rows, on_bad_row)
             case _:
                 return ParquetRows(path, label)
 
@@ -134,6 +144,8 @@ class LocalDatasets:
                 return stream_csv(path, label, self._max_line_mb, on_bad_row)
             case ".json":
                 return stream_json(path, label, on_bad_row)
+            case ".txt":
+                return stream_text(path, label, self._max_line_mb, self._text_rows, on_bad_row)
             case _:
                 return stream_parquet(path, label)
 

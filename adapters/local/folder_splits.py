@@ -11,7 +11,8 @@ from pathlib import Path
 from kitchen.config.splits import HELD_OUT_WORDS, TRAIN_WORDS, is_held_out, shortened, words_of
 from kitchen.errors import DataError
 
-SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+_ROW_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+SUFFIXES = (*_ROW_SUFFIXES, ".txt")
 # names of files that describe the data
 _SIDE_FILES = """
     readme license licence notice citation changelog dataset_info dataset_infos dataset_dict
@@ -61,14 +62,15 @@ def folder_splits(name: str, path: Path, depth: int = 0) -> FolderSplits:
     shards: list[_Shard] = []
     not_read: list[str] = []
     folders: list[Path] = []
+    suffixes = _suffixes_in(path)
     for entry in sorted(path.iterdir(), key=_natural):
-        is_data = not is_hidden(entry) and entry.suffix.lower() in SUFFIXES and entry.is_file()
+        is_data = not is_hidden(entry) and entry.suffix.lower() in suffixes and entry.is_file()
         if entry.is_dir():
             if not is_hidden(entry) and _has_data(entry):
                 folders.append(entry)
         elif is_data and not is_side_file(entry):
             shards.append(_shard(entry))
-        elif is_data or entry.suffix.lower() in SUFFIXES or not is_hidden(entry):
+        elif is_data or entry.suffix.lower() in _ROW_SUFFIXES or not is_hidden(entry):
             not_read.append(entry.name)
     for folder in list(folders):
         if _SPLIT_WORDS.issuperset(words_of(folder.name)):
@@ -83,17 +85,28 @@ def folder_splits(name: str, path: Path, depth: int = 0) -> FolderSplits:
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that are taken for data."""
+    """Return the files of a folder that are taken for data; texts only if there are no others."""
     if not folder.is_dir():
         return []
+    return _data_files(folder, _ROW_SUFFIXES) or _data_files(folder, SUFFIXES)
+
+
+def _data_files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
     return sorted(
         path
         for path in folder.iterdir()
-        if path.suffix.lower() in SUFFIXES
+        if path.suffix.lower() in suffixes
         and path.is_file()
         and not is_hidden(path)
         and not is_side_file(path)
     )
+
+
+def _suffixes_in(folder: Path) -> Sequence[str]:
+    """Return the suffixes of data in a folder: texts are notes beside files with rows."""
+    folders = [entry for entry in folder.iterdir() if entry.is_dir() and not is_hidden(entry)]
+    has_rows = any(_data_files(entry, _ROW_SUFFIXES) for entry in (folder, *folders))
+    return _ROW_SUFFIXES if has_rows else SUFFIXES
 
 
 def is_hidden(path: Path) -> bool:

@@ -38,6 +38,7 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "max_seq_length": "use rendering.max_tokens",
         "sequence_len": "use rendering.max_tokens",
         "excess_length_strategy": "use rendering.overlong",
+        "dataset_text_field": "rename the column: reading.columns.NAME=text",
         "completion_only_loss": "use rendering.train_on",
         "assistant_only_loss": "use rendering.train_on",
         "train_on_inputs": "use rendering.train_on",

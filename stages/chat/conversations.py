@@ -59,6 +59,8 @@ class Conversation:
     sampled: bool = False
     # answers that are right too, besides the last message: only evaluations and rewards read them
     other_answers: tuple[str, ...] = ()
+    # the only message is a text without a prompt, which is trained on whole, without a template
+    plain_text: bool = False
     choices: tuple[str, ...] = ()  # of multiple choice: the last message is one of them
     inputs: TemplateInputs = NO_INPUTS  # tools and variables for the chat template
     # columns of the row, by which comparisons of evaluations may group items
@@ -398,3 +400,4 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Row, str], Conversation]], ...]
     (("instruction", "output"), _instruction),
     (("input", "output"), lambda row, where: _prompt_and_answer(row, "input", "output", where)),
 )
+COLUMNS_OF_FORMATS = tuple(columns for columns, _ in _PARSERS)

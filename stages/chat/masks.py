@@ -73,7 +73,10 @@ def trained_messages(conversation: Conversation, train_on: TrainOn) -> MessageMa
     The assistant's messages in the prompt are context. A turn is everything after a user or system
     message: the assistant's messages and those of its tools. The model does not write the messages
     of tools, so they are not trained on. A message that is marked takes precedence over `train_on`.
+    A plain text is always trained on.
     """
+    if conversation.plain_text:
+        return (True,)
     _check_marks(conversation, train_on)
     messages = conversation.messages
     selected = [

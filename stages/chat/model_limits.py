@@ -8,17 +8,17 @@ from kitchen.errors import DataError
 from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Tokens
 
-Overlong = Literal["error", "drop", "truncate"]
+Overlong = Literal["error", "drop", "truncate", "split"]
 
 
 def check_sequence(tokens: Tokens, tokenizer: Tokenizer, overlong: Overlong, where: str) -> None:
     """Raise DataError for a row with unknown tokens, or one longer than the model's context.
 
-    A row that is too long is refused only with overlong=error.
+    A row that is too long is refused unless overlong is drop or truncate.
     """
     check_vocabulary(tokens, tokenizer, where)
     context = tokenizer.context_length
-    if context is not None and len(tokens) > context and overlong == "error":
+    if context is not None and len(tokens) > context and overlong in ("error", "split"):
         raise DataError(
             f"{where}: {len(tokens)} tokens are more than the model's context of {context}; "
             "shorten the row, or set rendering.overlong to 'truncate' or 'drop'"

@@ -101,6 +101,8 @@ def prompt_text(conversation: Conversation) -> str:
 
 def item_of(conversation: Conversation) -> str:
     """Return the item of a conversation: the digest of its prompt, and of the right answers."""
+    if conversation.plain_text:
+        return item_digest([], [conversation.messages[0].content])
     answer = conversation.messages[_last_assistant(conversation)]
     asked = [prompt_dicts(conversation), conversation.inputs, conversation.choices]
     return item_digest(asked, [message_to_dict(answer), conversation.other_answers])
@@ -109,8 +111,15 @@ def item_of(conversation: Conversation) -> str:
 def prompt_dicts(conversation: Conversation) -> tuple[ports.Message, ...]:
     """Return the messages before the last assistant message as dictionaries.
 
-    A last one by the assistant says whether the answer continues it.
+    A last one by the assistant says whether the answer continues it. Raises DataError for a plain
+    text, which has no prompt.
     """
+    if conversation.plain_text:
+        raise DataError(
+            f"{conversation.where}: a row of plain text has no prompt to answer; recipes.sl_basic "
+            "and recipes.chat_sl train on such rows, and evaluate them by their loss "
+            "(evaluation.metric=loss)"
+        )
     dicts = list(map(message_to_dict, prompt_messages(conversation)))
     if dicts and dicts[-1]["role"] == "assistant":
         dicts[-1] = {"prefix": False, **dicts[-1]}

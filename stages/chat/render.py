@@ -34,6 +34,7 @@ from stages.chat.masks import (
 from stages.chat.messages import message_text
 from stages.chat.model_limits import Overlong as Overlong  # re-exported
 from stages.chat.model_limits import check_sequence, length_limit, longest_sequence
+from stages.chat.plain_text import text_sequences
 from stages.chat.template import (
     PromptRendering,
     check_fields_rendered,
@@ -49,6 +50,13 @@ log = structlog.get_logger("stages.chat")
 OVERLONG: tuple[str, ...] = get_args(Overlong)
 CACHED_TOKENS = 1_000_000  # tokens of rendered data held in memory, about 20 bytes each
 ROW_OVERHEAD_TOKENS = 35  # the objects around a row take the memory of this many tokens
+
+
+# counts that are reported only if there are any
+_RARE_COUNTS = (
+    *("stripped_answers", "other_answers", "tools_in_system_message"),
+    *("texts", "split_texts", "lost_tokens"),
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,10 @@ class RenderCounts:
     # rows whose tools are in the system message, because the template has no place for tools;
     # reported if there are any
     tools_in_system_message: int = 0
+    texts: int = 0  # rows of plain text; reported if there are any
+    split_texts: int = 0  # those split into several datums; reported if there are any
+    # tokens that were cut off or left out because of the maximum length; reported if there are any
+    lost_tokens: int = 0
 
     def __add__(self, other: RenderCounts) -> RenderCounts:
         return RenderCounts(
@@ -84,7 +96,7 @@ class RenderCounts:
     def reported(self) -> dict[str, int]:
         """Return the counts by name, without those that are rarely other than 0 if they are 0."""
         counts: dict[str, int] = {count.name: getattr(self, count.name) for count in fields(self)}
-        for name in ("stripped_answers", "other_answers", "tools_in_system_message"):
+        for name in _RARE_COUNTS:
             if not counts[name]:
                 del counts[name]
         return counts
@@ -123,7 +135,8 @@ class RenderDataset(Stage, PromptRendering):
     train_on: TrainOn = "all_assistant_messages"
     max_tokens: int = 1024  # maximum length of a datum, in tokens
     # datums longer than max_tokens or than the model's context: stop with an error, drop them, or
-    # truncate them
+    # truncate them; split cuts long rows of plain text into several datums, and stops with an error
+    # at long conversations
     overlong: Overlong = "error"
     chat: bool | None = None  # use the chat template; null to use it if the model has one
     separator: str = " "  # text between prompt and completion if there is no chat template
@@ -140,7 +153,8 @@ class RenderDataset(Stage, PromptRendering):
 
     def rows_for_steps(self, steps: int | None, batch_size: int) -> int | None:
         """Return how many rows `steps` batches of datums use; None if rows may be dropped."""
-        return steps * batch_size if steps is not None and self.overlong == "error" else None
+        drops_none = self.overlong in ("error", "split")
+        return steps * batch_size if steps is not None and drops_none else None
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
         data = RenderedDatums(rows.conversations, tokenizer, self)
@@ -318,8 +332,13 @@ def _render_row(
     conversation: Conversation, tokenizer: Tokenizer, settings: RenderDataset
 ) -> RenderedRow:
     """Render one conversation with the tokenizer of its template."""
+    longest = longest_sequence(settings.max_tokens, tokenizer)
     try:
-        sequences = _sequences(conversation, tokenizer, settings)
+        if conversation.plain_text:
+            chunk = longest if settings.overlong == "split" else None
+            sequences = text_sequences(conversation, tokenizer, chunk)
+        else:
+            sequences = _sequences(conversation, tokenizer, settings)
     except MaskError as error:
         is_last_message = error.message == len(conversation.messages) - 1
         if not (conversation.sampled and is_last_message):
@@ -327,7 +346,7 @@ def _render_row(
         return RenderedRow((), RenderCounts(rows=1, dropped=1))
     for sequence in sequences:
         check_sequence(sequence.tokens, tokenizer, settings.overlong, conversation.where)
-    settings = replace(settings, max_tokens=longest_sequence(settings.max_tokens, tokenizer))
+    settings = replace(settings, max_tokens=longest)
     fitted = [_datum(sequence, settings, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
     counts = _count(conversation, sequences, data, settings.max_tokens)
@@ -342,6 +361,7 @@ def _count(
     max_tokens: int,
 ) -> RenderCounts:
     dropped = len(sequences) - len(data)
+    is_split = conversation.plain_text and len(sequences) > 1
     overlong = sum(len(sequence.tokens) > max_tokens for sequence in sequences)
     answers = [message_text(m).strip() for m in conversation.messages if m.role == "assistant"]
     trained = [int(np.count_nonzero(datum.loss_inputs["weights"])) for datum in data]
@@ -357,6 +377,10 @@ def _count(
         empty_answers=answers.count(""),
         stripped_answers=sum(sequence.stripped for sequence in sequences),
         other_answers=len(conversation.other_answers),
+        texts=int(conversation.plain_text),
+        split_texts=int(is_split),
+        lost_tokens=sum(len(each.tokens) - 1 for each in sequences)
+        - sum(len(datum.tokens) for datum in data),
     )
 
 
@@ -453,10 +477,10 @@ def _datum(sequence: MaskedTokens, settings: RenderDataset, where: str) -> Datum
     """Return the datum of a sequence, truncated to max_tokens, or None if it is dropped."""
     length = len(sequence.tokens)
     is_overlong = length > settings.max_tokens
-    if is_overlong and settings.overlong == "error":
+    if is_overlong and settings.overlong in ("error", "split"):
         raise DataError(
             f"{where}: {length} tokens are more than max_tokens={settings.max_tokens}; raise it, "
-            "or set overlong to 'truncate' or 'drop'"
+            "or set overlong to 'truncate' or 'drop' (or to 'split', for rows of plain text)"
         )
     tokens = sequence.tokens[: settings.max_tokens]
     weights = sequence.trained[1 : settings.max_tokens].astype(np.float32)

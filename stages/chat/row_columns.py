@@ -51,6 +51,12 @@ def check_format_supported(row: Row, where: str) -> None:
     for name, reason in REFUSED_IN_OTHER_ROWS.items():
         if is_filled(row, name):
             raise DataError(f"{where}: the column {name!r} is not supported: {reason}")
+    if is_filled(row, "text"):
+        raise DataError(
+            f"{where}: a row of plain text has no prompt and answer, which are needed here; "
+            "recipes.sl_basic and recipes.chat_sl train on such rows; if the text is the answer, "
+            "rename the column (reading.columns.text=completion)"
+        )
 
 
 def is_filled(row: Row, name: str) -> bool:

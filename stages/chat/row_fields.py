@@ -151,10 +151,10 @@ _ROWS = (
         "text",
         "row",
         "TRL, Axolotl",
-        "refused",
-        "plain text has no prompt and answer; to train on all of it, write it as the completion of "
-        "an empty prompt",
-        fallback=True,
+        "supported",
+        "plain text, trained on as it is by recipes.sl_basic and recipes.chat_sl, and refused by "
+        "recipes that need a prompt. Beside a conversation, the text is not read, and is an error "
+        "if it does not contain the answer",
     ),
     RowField(
         "segments",

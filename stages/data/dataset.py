@@ -15,7 +15,8 @@ from kitchen.errors import ConfigError
 from kitchen.ports import Dataset, DatasetStore
 from kitchen.stage import Stage
 from kitchen.types import Batch, Datum, Facts, Price, Table
-from stages.chat.conversations import Conversation, TrainRows, parse_conversation
+from stages.chat.conversations import Conversation, TrainRows
+from stages.chat.plain_text import parse_row
 from stages.chat.render import TrainData
 from stages.chat.token_cost import EpochSize, token_cost_rows
 from stages.data.bad_rows import BadRow
@@ -80,10 +81,9 @@ class LoadDataset(DatasetLoader):
         reader = DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)
         loaded = load_splits(reader)
         held_out = {
-            split: tuple(ParsedRows(data, parse_conversation))
-            for split, data in loaded.held_out.items()
+            split: tuple(ParsedRows(data, parse_row)) for split, data in loaded.held_out.items()
         }
-        train = TrainRows(ParsedRows(loaded.train, parse_conversation))
+        train = TrainRows(ParsedRows(loaded.train, parse_row))
         return train, HeldOut(held_out, loaded.bad_rows), loaded.facts, loaded.table
 
     preview = run

@@ -11,7 +11,8 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.stage import Stage
 from kitchen.types import Batch, Datum, Facts, LossOutput, Metrics, Price, Table
-from stages.chat.conversations import Conversation, TrainRows, parse_conversation
+from stages.chat.conversations import Conversation, TrainRows
+from stages.chat.plain_text import parse_row
 from stages.chat.render import RenderDataset, TrainData
 from stages.chat.token_cost import token_cost_rows
 from stages.chat.token_table import MarkedTokens, token_table
@@ -83,9 +84,9 @@ class LoadMixture(Stage):
         table_rows: list[tuple[str, ...]] = []
         bad_rows: list[BadRow] = []
         for name, dataset in loaded.items():
-            train[name] = ParsedRows(dataset.train, parse_conversation)
+            train[name] = ParsedRows(dataset.train, parse_row)
             for split, data in dataset.held_out.items():
-                held_out[f"{name}/{split}"] = tuple(ParsedRows(data, parse_conversation))
+                held_out[f"{name}/{split}"] = tuple(ParsedRows(data, parse_row))
             for key, value in dataset.facts.items():
                 facts[key.replace("data.", f"data.{name}.", 1)] = value
             table_rows += [(name, *row) for row in dataset.table.rows]

@@ -17,8 +17,8 @@ from pydantic import Field, PositiveInt
 from kitchen.config.splits import SplitRoles, assign_splits
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
-from stages.chat.conversations import parse_conversation
 from stages.chat.items import content_digest
+from stages.chat.plain_text import parse_row
 from stages.data.bad_rows import BadRow, BadRows, BadRowsName, RowReader
 from stages.data.views import rename, select
 
@@ -107,7 +107,7 @@ class DatasetReader:
     seed: int = 0  # of the choice of training rows
     max_rows: int | None = None  # rows that the run can train on; None if not known
     # parses a row, given its place, to find errors
-    parse: Callable[[Row, str], Any] = parse_conversation
+    parse: Callable[[Row, str], Any] = parse_row
 
     def splits(self) -> tuple[str, tuple[str, ...]]:
         """Return the training split and the held-out ones; raises DataError for unknown splits."""

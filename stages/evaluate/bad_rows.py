@@ -91,8 +91,14 @@ def renderable(
 
 def check_rendering(row: Conversation, tokenizer: Tokenizer, render: RenderDataset) -> None:
     """Raise DataError for a conversation, or a prompt of one, that cannot be rendered."""
-    prompt_tokens(row, tokenizer, render)
+    check_prompt(row, tokenizer, render)
     render.datums(row, tokenizer)
+
+
+def check_prompt(row: Conversation, tokenizer: Tokenizer, render: RenderDataset) -> None:
+    """Raise DataError for a prompt that cannot be rendered; a plain text has none."""
+    if not row.plain_text:
+        prompt_tokens(row, tokenizer, render)
 
 
 def check_room(
@@ -123,7 +129,7 @@ def good_held_out(
     function = find_metric(config.metric) if is_function_name(config.metric) else None
     for name, rows in held_out.sets.items():
         bad = BadRows(name)
-        rows = bad.keep(rows, lambda row: prompt_tokens(row, tokenizer, render), place_of)
+        rows = bad.keep(rows, lambda row: check_prompt(row, tokenizer, render), place_of)
         if reward := METRIC_REWARDS.get(config.metric):
             setting = f"evaluation.metric={config.metric}"
             rows = tuple(gradable_rows(reward, rows, setting, bad, config))

@@ -188,12 +188,18 @@ class EvalConfig(GradingConfig):
             return self.metric
         if self.metric in UNSAMPLED:
             return self.metric
-        if self.metric == "auto" and any(map(answers_by_tool_call, conversations)):
+        texts = [row for row in conversations if row.plain_text]
+        if self.metric == "auto" and (texts or any(map(answers_by_tool_call, conversations))):
             return "loss"
+        if texts:
+            raise DataError(
+                f"{texts[0].where}: evaluation.metric={self.metric} grades answers to prompts, and "
+                "a row of plain text has none: set evaluation.metric=loss, or leave it at auto"
+            )
         references = [reference_answers(conversation) for conversation in conversations]
         if self.metric == "auto":
-            texts = map(self.reference, chain.from_iterable(references))
-            return "json" if default_metric(texts) == "json" else "loss"
+            wanted = map(self.reference, chain.from_iterable(references))
+            return "json" if default_metric(wanted) == "json" else "loss"
         if problem := first_ungradable(METRIC_REWARDS[self.metric], references, self):
             row, reason = problem
             where = conversations[row].where

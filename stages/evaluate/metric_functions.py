@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from kitchen.errors import ConfigError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports.datasets import Row
 from kitchen.ports.environments import StepResult
-from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.conversations import Conversation
+from stages.chat.plain_text import parse_row
 from stages.chat.prompts import prefill_text, reference_answer
 from stages.tasks.grading import GradingConfig
 from stages.tasks.own_reward import RewardFunction, RowReward, find_reward, is_function_name
@@ -48,7 +49,7 @@ def measure_of(metric: str) -> str:
 
 def row_parser(metric: str) -> Callable[[Row, str], Conversation]:
     """Return the parser of rows: for a metric function, a row needs no answer."""
-    return find_metric(metric).parse if is_function_name(metric) else parse_conversation
+    return find_metric(metric).parse if is_function_name(metric) else parse_row
 
 
 def check_columns_of(metric: str, rows: Sequence[Conversation]) -> None:

@@ -107,7 +107,9 @@ class LoadTasks(DatasetLoader):
         self, store: DatasetStore, name_of_reward: str | None
     ) -> tuple[Tasks, Facts, Table]:
         """Read questions whose answers one reward compares with the reference answers."""
-        reader = DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)
+        reader = DatasetReader(
+            store, self.dataset, self.reading, self.seed, self.max_rows, parse_conversation
+        )
         loaded = load_splits(reader)
         sets = {"": loaded.train, **loaded.held_out}
         rows = {name: list(ParsedRows(data, parse_conversation)) for name, data in sets.items()}

@@ -52,6 +52,7 @@ DATA: Mapping[str, Mapping[str, Sequence[Row]]] = {
     "chats": {"train": CHATS, "held": CHATS[:2]},
     "pairs": {"train": PAIRS, "held": PAIRS[:2]},
     "rated": {"train": RATED, "held": RATED[:3]},
+    "texts": {"train": [{"text": f"{word}, " * 9} for word in WORDS], "held": [{"text": "hi"}]},
     "alphabet": {"train": LETTERS, "held": LETTERS[:2]},
     "claims": CLAIM_SPLITS,
     "farewells": {"train": CHATS[::-1], "held": CHATS[:1]},
@@ -67,6 +68,10 @@ PLAY = {
 KL_PENALTY = {"kl_penalty": 0.1, "reference": "teacher"}  # by which it learns without any reward
 RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}),
+    "sl_basic_texts": (
+        SlBasic,
+        {**EPOCHS, "dataset": "texts", "rendering": {"max_tokens": 40, "overlong": "split"}},
+    ),
     "chat_sl": (
         ChatSl,
         {"mixture": {"chats": 2.0, "farewells": 1.0}, "steps": 14, "eval_every": 4, "keep": 1},

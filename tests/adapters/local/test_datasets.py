@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapters.local.datasets import LocalDatasets
-from kitchen.errors import DataError
+from kitchen.errors import ConfigError, DataError
 from tests.support.imports import HEAVY, imported_by
 
 ROWS = [{"prompt": "2+2", "completion": "4"}, {"prompt": 'né\n"e"', "completion": ""}]
@@ -64,6 +64,33 @@ def test_rows_places_and_fingerprint(
     assert data.fingerprint == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
     with pytest.raises(IndexError):
         data[2]
+
+
+def test_text_is_a_row_per_line_or_per_file(tmp_path: Path) -> None:
+    text = "\ufeffBasil.\r\n\n  Salt and\nthyme."
+    lines = put(tmp_path, "notes.txt", text).load("notes.txt")
+    assert [lines[at] for at in range(3)] == [
+        {"text": "Basil."},
+        {"text": "  Salt and"},
+        {"text": "thyme."},
+    ]
+    assert lines.where(2) == "notes.txt:4"
+    store = LocalDatasets(str(tmp_path), text_rows="file")
+    [row] = store.stream("notes.txt")
+    assert store.load("notes.txt")[0] == row.row == {"text": text[1:]}
+    with pytest.raises(ConfigError, match="text_rows"):
+        LocalDatasets(text_rows="paragraph")  # type: ignore[arg-type]
+    put(tmp_path, "blank.txt", "\n \n")
+    with pytest.raises(DataError, match=r"blank\.txt: has no rows"):
+        store.load("blank.txt")
+
+
+def test_bad_lines_of_text_are_left_out(tmp_path: Path) -> None:
+    errors: list[DataError] = []
+    store = put(tmp_path, "notes.txt", b"Basil.\n\xff\nSalt.\n")
+    data = store.load("notes.txt", on_bad_row=errors.append)
+    assert [data[0], data[1]] == [{"text": "Basil."}, {"text": "Salt."}]
+    assert [str(error).partition(": ")[0] for error in errors] == ["notes.txt:2"]
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -226,9 +253,9 @@ def test_info_does_not_read_the_rows(tmp_path: Path) -> None:
         ("q.csv", "a,b\n1," + "x" * 200_000 + "\n", r"q\.csv:2: .*131,072 characters needs JSONL"),
         ("u.csv", b"a,b\n1,\xff\n", r"u\.csv:2: byte 3 of the line"),
         (
-            "t.txt",
+            "t.md",
             "hello",
-            r"t\.txt: files that end with '\.txt'.*\.csv, \.json, \.jsonl, \.parquet",
+            r"t\.md: files that end with '\.md'.*\.csv, \.json, \.jsonl, \.parquet, \.txt",
         ),
         ("t.jsonl.gz", "", r"'\.gz'"),
     ],

@@ -138,6 +138,7 @@ def test_folders_in_a_folder(tmp_path: Path, layout: list[str], splits: list[str
         ("checksums.csv", b"file,sha256\ntrain.jsonl,00\n", True),
         ("metadata.jsonl", b'{"file_name": "a.png"}\n', True),
         ("LICENSE", b"free", True),
+        ("notes.txt", b"Dry the herbs.", True),
         ("train.jsonl.gz", b"\x1f\x8b", True),
     ],
 )
@@ -149,6 +150,12 @@ def test_side_files_are_no_splits(tmp_path: Path, name: str, content: bytes, lis
     info = store.info("set")
     assert list(info.splits) == ["train", "test"]
     assert list(info.not_read) == ([name] if listed else [])
+
+
+def test_texts_are_data_if_there_is_nothing_else(tmp_path: Path) -> None:
+    store = folder(tmp_path, "train.txt", "test.txt", "README.txt")
+    assert list(store.splits("set")) == ["train", "test"]
+    assert "test.txt" in store.load("set", split="test")[0]["text"]
 
 
 def test_json_that_may_be_data_is_read(tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ def test_overlong_datums_are_cut_or_dropped_and_counted():
         "<259>a<257><260>[B<257>]",
     ]
     assert cut.counts == RenderCounts(
-        rows=3, datums=2, tokens=12, trained_tokens=6, truncated=1, dropped=1
+        rows=3, datums=2, tokens=12, trained_tokens=6, truncated=1, dropped=1, lost_tokens=21
     )
     assert metrics == {
         "data/rows": 3,
@@ -351,9 +351,12 @@ def test_overlong_datums_are_cut_or_dropped_and_counted():
         "data/split_rows": 0,
         "data/endless": 0,
         "data/empty_answers": 0,
+        "data/lost_tokens": 21,
     }
     dropped, _ = RenderDataset(max_tokens=8, overlong="drop").run(rows, ByteTokenizer())
-    assert dropped.counts == RenderCounts(rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2)
+    assert dropped.counts == RenderCounts(
+        rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2, lost_tokens=28
+    )
     exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), ByteTokenizer())
     assert exact.counts.truncated == 0
     dropping = RenderDataset(max_tokens=2, overlong="drop"), "rendering.overlong=truncate"

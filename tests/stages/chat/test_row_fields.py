@@ -9,7 +9,8 @@ import pytest
 
 from kitchen.errors import DataError
 from kitchen.types import Datum
-from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.conversations import Conversation
+from stages.chat.plain_text import parse_row
 from stages.chat.render import RenderDataset
 from stages.chat.row_fields import FIELDS, RowField
 from stages.preference.comparisons import Comparison, comparison
@@ -165,7 +166,7 @@ def without(row: Mapping[str, Any], field: RowField) -> Mapping[str, Any]:
 def outcome(row: Mapping[str, Any], field: RowField) -> Any:
     """Return what a row is read and rendered as, or the text of its error."""
     tokenizer, render = tool_tokenizer(), RenderDataset()
-    parse: Callable[..., Any] = parse_conversation
+    parse: Callable[..., Any] = parse_row
     if field.level == "preference row":
         parse = labelled_or_comparison if field.name == "label" else comparison
     try:
