@@ -44,6 +44,10 @@ class Diverged(RunFailed):
     """A loss, gradient or log-probability that is not finite; resuming computes the same again."""
 
 
+class WorkerExit(BaseException):
+    """SystemExit or the like in a worker process; its text is the one of `describe_error`."""
+
+
 class ConfigError(KitchenError):
     """A recipe, setting or adapter that does not exist, or an invalid value."""
 
@@ -147,7 +151,7 @@ def describe_error(error: BaseException) -> str:
     first = error
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
-    if isinstance(first, KitchenError):
+    if isinstance(first, KitchenError | WorkerExit):
         return str(first)
     try:
         text = f"{type(first).__name__}: {first}".removesuffix(": ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from kitchen.errors import ConfigError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports.datasets import Row
@@ -11,13 +12,16 @@ from kitchen.ports.environments import StepResult
 from stages.chat.conversations import Conversation
 from stages.chat.plain_text import parse_row
 from stages.chat.prompts import prefill_text, reference_answer
+from stages.tasks.function_workers import FunctionPool
 from stages.tasks.grading import GradingConfig
 from stages.tasks.own_reward import RewardFunction, RowReward, find_reward, is_function_name
-from stages.tasks.rewards import MAX_CONCURRENT, grade
+from stages.tasks.rewards import grade
 from stages.tasks.step_results import check_no_messages
+from stages.tasks.time_limit import TimeLimit
 
 METRIC = "evaluation.metric"
 TIMEOUT = 60.0  # seconds per answer
+MAX_CONCURRENT = 8  # answers scored at the same time
 MAX_FAILED = 0.2  # largest share of the answers to a set that may have no score
 # measures of evaluations; those of several attempts are called pass_at_K
 _TAKEN = (
@@ -73,17 +77,17 @@ async def score_answers(
     slots = asyncio.Semaphore(MAX_CONCURRENT)
     errors: dict[int, Exception] = {}
 
-    async def score(index: int) -> StepResult | str:
+    async def score(index: int, workers: FunctionPool) -> StepResult | str:
         try:
             with exits_as_failures():
-                async with slots, asyncio.timeout(timeout) as limit:
-                    return await _score(function, *answers[index], grading)
+                async with slots, TimeLimit(timeout):
+                    return await _score(function, *answers[index], grading, workers)
         except Exception as error:  # noqa: BLE001 a failed answer is a value
             errors[index] = error
-            late = isinstance(error, TimeoutError) and limit.expired()
-            return f"{metric} took more than {timeout:g} s" if late else describe_error(error)
+            return describe_error(error)
 
-    results = list(await asyncio.gather(*map(score, range(len(answers)))))
+    with closing(FunctionPool()) as workers:
+        results = list(await asyncio.gather(*(score(at, workers) for at in range(len(answers)))))
     if len(errors) > MAX_FAILED * len(answers):
         first = min(errors)
         raise RunFailed(
@@ -94,8 +98,12 @@ async def score_answers(
 
 
 async def _score(
-    function: RewardFunction, row: Conversation, text: str, grading: GradingConfig
+    function: RewardFunction,
+    row: Conversation,
+    text: str,
+    grading: GradingConfig,
+    workers: FunctionPool,
 ) -> StepResult:
-    reward = RowReward(function, function.arguments(row.row, row.where))
+    reward = RowReward(function, function.arguments(row.row, row.where), row.where, workers)
     result = await grade(reward, prefill_text(row) + text, [reference_answer(row)], grading)
     return check_no_messages(result, f"{METRIC}={function.name}")

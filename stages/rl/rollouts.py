@@ -42,6 +42,7 @@ from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.step_results import open_env, reset_env, step_env
 from stages.tasks.tasks import PlannedTasks, TaskBatch, place_of, question_tokens
+from stages.tasks.time_limit import TimeLimit
 
 log = structlog.get_logger("stages.rl.rollouts")
 
@@ -155,7 +156,7 @@ class RolloutConfig:
     max_seconds: PositiveFloat = 60.0
     # maximum number of concurrent calls of environments; the time that others wait does not count
     # towards max_seconds
-    max_acting: PositiveInt = 4
+    max_acting: PositiveInt = 8
     # maximum share of a batch's rollouts that may fail; if more do, the run fails
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.2
 
@@ -328,24 +329,12 @@ class RolloutRunner:
 
     async def _call(self, state: _RolloutState, call: Callable[[], Awaitable[None]]) -> None:
         """Call an environment within its time limit, without counting the wait for other calls."""
-        seconds = self.config.max_seconds
-        limit = asyncio.timeout(None)
-        now = asyncio.get_running_loop().time
         with exits_as_failures():
             try:
-                async with self._slots, limit:
-                    deadline = now() + seconds
-                    limit.reschedule(deadline)
+                async with self._slots, TimeLimit(self.config.max_seconds):
                     await call()
-                    if now() > deadline:
-                        state.fail(
-                            f"the environment took more than {seconds:g} s, and blocked the others"
-                        )
             except Exception as error:  # noqa: BLE001 a failed rollout is a value
-                if limit.expired():
-                    state.fail(f"the environment took more than {seconds:g} s")
-                else:
-                    state.fail(describe_error(error), error)
+                state.fail(describe_error(error), error)
 
     @cached_property
     def _slots(self) -> asyncio.Semaphore:

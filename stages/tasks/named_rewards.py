@@ -11,6 +11,7 @@ from kitchen.ports.datasets import Row
 from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.items import item_digest
 from stages.chat.prompts import graded_prefill, prefill_text, reference_answers
+from stages.tasks.function_workers import FunctionPool
 from stages.tasks.grading import GradingConfig
 from stages.tasks.own_reward import (
     RewardFunction,
@@ -48,9 +49,9 @@ class NamedRewards:
         )
         return parse_for_functions(self.functions.values(), row, where, parse)
 
-    def of_rows(self, data: Dataset) -> Sequence[RowRewards]:
+    def of_rows(self, data: Dataset, workers: FunctionPool) -> Sequence[RowRewards]:
         """Return the functions' rewards of each row, by name."""
-        columns = [row_rewards(function, data) for function in self.functions.values()]
+        columns = [row_rewards(function, data, workers) for function in self.functions.values()]
         return [
             dict(zip(self.functions, rewards, strict=True))
             for rewards in (zip(*columns, strict=True) if columns else [()] * len(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import iscoroutinefunction
 from typing import Any
 
 from kitchen.errors import ConfigError, DataError, did_you_mean
@@ -14,12 +15,14 @@ from kitchen.ports.environments import StepResult
 from stages.chat.conversations import Conversation, Message, parse_conversation
 from stages.chat.items import recorded_columns
 from stages.chat.row_fields import REASONING, REFUSED_IN_ROWS, ROW_WEIGHTS
+from stages.tasks.function_workers import FunctionPool
 from stages.tasks.step_results import (
     call_function,
     check_reward,
     check_step_result,
     function_name,
 )
+from stages.tasks.time_limit import name_callee
 from stages.tasks.user_functions import import_function
 
 _ROW, _REFERENCE = "row", "reference"  # parameters that are not columns
@@ -42,6 +45,11 @@ class RewardFunction:
     optional: tuple[str, ...]
     takes_all: bool  # it has **columns
     setting: str = "reward"  # the setting that names it
+
+    @property
+    def in_process(self) -> bool:
+        """Whether calls belong in worker processes: it blocks, and is not defined in a notebook."""
+        return not iscoroutinefunction(self.call) and not self.name.startswith("__main__:")
 
     def arguments(self, row: Row, where: str) -> Mapping[str, Any]:
         """Return the arguments that a row has; raises DataError if one is missing."""
@@ -74,18 +82,29 @@ class RowReward:
 
     function: RewardFunction
     arguments: Mapping[str, Any]
+    where: str = ""  # the row's place in the data
+    workers: FunctionPool | None = None  # processes for a function that blocks; None for threads
 
     async def score(self, answer: str, reference: str) -> StepResult:
         """Return the reward of an answer; a number or None stands for a StepResult with it."""
         arguments = dict(self.arguments)
         if _REFERENCE in (*self.function.required, *self.function.optional):
             arguments.setdefault(_REFERENCE, reference)
-        result = await call_function(self.function.call, answer, **arguments)
+        name_callee(f"{self.where}: {self.function.setting}={self.function.name}".lstrip(": "))
+        result = await self._call(answer, arguments)
         source = function_name(self.function.call)
         if isinstance(result, StepResult):
             return check_step_result(result, source)
         kind = "reward" if self.function.setting == "reward" else "score"
         return StepResult(None if result is None else check_reward(result, source, kind))
+
+    async def _call(self, answer: str, arguments: Mapping[str, Any]) -> Any:
+        """Call the function; one that blocks in a process, if that can import it by its name."""
+        function = self.function
+        if self.workers is None or not function.in_process:
+            return await call_function(function.call, answer, **arguments)
+        module, _, attribute = function.name.partition(":")
+        return await self.workers.call((module, attribute), answer, **arguments)
 
 
 def is_function_name(reward: str | None) -> bool:
@@ -124,10 +143,14 @@ def _with_parameters(name: str, call: Callable[..., Any], setting: str) -> Rewar
     )
 
 
-def row_rewards(function: RewardFunction, data: Dataset) -> Sequence[RowReward]:
+def row_rewards(
+    function: RewardFunction, data: Dataset, workers: FunctionPool
+) -> Sequence[RowReward]:
     """Return the reward of each row; raises DataError for a row without a column that it reads."""
+    places = [data.where(at) for at in range(len(data))]
     return [
-        RowReward(function, function.arguments(data[at], data.where(at))) for at in range(len(data))
+        RowReward(function, function.arguments(data[at], where), where, workers)
+        for at, where in enumerate(places)
     ]
 
 

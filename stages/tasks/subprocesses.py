@@ -157,15 +157,20 @@ class _Worker:
         return self._stderr.read().decode(errors="replace").strip()
 
     def close(self) -> None:
-        if hasattr(os, "killpg"):
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # with the processes that it started
-        self._process.kill()
+        end_process(self._process)
         self._thread.shutdown()  # the process that it waits for has ended
         self._stderr.close()
         # closes the pipes, even with an unread request in one of them
         with suppress(OSError), self._process:
             pass
+
+
+def end_process(process: subprocess.Popen[Any]) -> None:
+    """Kill a process that leads a session, with the processes that it started."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 def _result(reply: dict[str, Any]) -> Any:

@@ -33,6 +33,7 @@ from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.data.bad_rows import BadRow, BadRows, BadRowsName, report_bad_rows
 from stages.data.dataset import DatasetLoader, load_splits
 from stages.data.splits import DatasetReader, ParsedRows
+from stages.tasks.function_workers import FunctionPool
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
 from stages.tasks.named_rewards import NamedRewards, find_rewards, grading_of
@@ -61,6 +62,7 @@ class Tasks:
     held_out: Mapping[str, Sequence[Task]]
     workers: WorkerPool = field(default_factory=WorkerPool)  # for rewards that may hang
     bad_rows: tuple[BadRow, ...] = ()  # rows left out of the data
+    functions: FunctionPool = field(default_factory=FunctionPool)  # for functions of the user
 
     def sets(self) -> Mapping[str, Sequence[Task]]:
         """Return all sets by name; the training set has the empty name."""
@@ -68,6 +70,7 @@ class Tasks:
 
     def close(self) -> None:
         self.workers.close()
+        self.functions.close()
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class LoadTasks(DatasetLoader):
             store, self.dataset, self.reading, self.seed, self.max_rows, rewards.parse
         )
         loaded = load_splits(reader)
-        workers, bad_rows = WorkerPool(), list(loaded.bad_rows)
+        workers, functions, bad_rows = WorkerPool(), FunctionPool(), list(loaded.bad_rows)
         questions = dict[str, tuple[Question, ...]]()
         for name, data in {"": loaded.train, **loaded.held_out}.items():
             rows = list(ParsedRows(data, rewards.parse))
@@ -151,12 +154,12 @@ class LoadTasks(DatasetLoader):
                 for question, row, own in zip(
                     self._questions(name, rows, "exact", workers),
                     rows,
-                    rewards.of_rows(data),
+                    rewards.of_rows(data, functions),
                     strict=True,
                 )
                 if id(row) in gradable
             )
-        tasks = Tasks(questions.pop(""), questions, workers, tuple(bad_rows))
+        tasks = Tasks(questions.pop(""), questions, workers, tuple(bad_rows), functions)
         return tasks, loaded.facts, loaded.table
 
     def _gradable(
