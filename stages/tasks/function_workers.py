@@ -27,6 +27,18 @@ _LAST_WORDS = 500  # characters of a process's output that the error of its end 
 FunctionName = tuple[str, str]  # module and attribute
 
 
+def folder_of(module: str) -> str | None:
+    """Return the folder from which a worker can import a module; None for one without a file.
+
+    The code of a notebook or script, `__main__`, is no module that can be imported.
+    """
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__" or file is None:
+        return None
+    is_package = Path(file).name == "__init__.py"
+    return str(Path(file).resolve().parents[module.count(".") + is_package])
+
+
 class FunctionFailed(RunFailed):
     """An error raised by a function in a worker process, with its type and the user's frame."""
 
@@ -102,7 +114,7 @@ class FunctionPool:
 
     async def _load(self, worker: _FunctionWorker, name: FunctionName) -> None:
         """Import a function in a worker; raises FunctionFailed if it cannot be."""
-        path = [folder or "." for folder in sys.path]
+        path = [*(folder or "." for folder in sys.path), *filter(None, [folder_of(name[0])])]
         reply = await self._exchange(worker, pickle.dumps((name, (), {}, path)))
         if "error" not in reply:
             self._loaded += not worker.loaded

@@ -15,7 +15,7 @@ from kitchen.ports.environments import StepResult
 from stages.chat.conversations import Conversation, Message, parse_conversation
 from stages.chat.items import recorded_columns
 from stages.chat.row_fields import REASONING, REFUSED_IN_ROWS, ROW_WEIGHTS
-from stages.tasks.function_workers import FunctionPool
+from stages.tasks.function_workers import FunctionPool, folder_of
 from stages.tasks.step_results import (
     call_function,
     check_reward,
@@ -48,8 +48,9 @@ class RewardFunction:
 
     @property
     def in_process(self) -> bool:
-        """Whether calls belong in worker processes: it blocks, and is not defined in a notebook."""
-        return not iscoroutinefunction(self.call) and not self.name.startswith("__main__:")
+        """True if calls belong in worker processes: it blocks, and its module can be imported."""
+        module = self.name.partition(":")[0]
+        return not iscoroutinefunction(self.call) and folder_of(module) is not None
 
     def arguments(self, row: Row, where: str) -> Mapping[str, Any]:
         """Return the arguments that a row has; raises DataError if one is missing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import select
 import subprocess
@@ -16,7 +17,12 @@ import pytest
 from adapters.fake.datasets import FakeDatasets
 from kitchen.errors import RunFailed, WorkerExit, describe_error, exits_as_failures
 from kitchen.ports.environments import StepResult
-from stages.tasks.function_workers import FunctionFailed, FunctionPool, Unsendable
+from stages.tasks.function_workers import (
+    FunctionFailed,
+    FunctionPool,
+    Unsendable,
+    folder_of,
+)
 from stages.tasks.subprocesses import WorkerEnded
 from stages.tasks.tasks import LoadTasks
 from stages.tasks.time_limit import TimeLimit, TookTooLong, name_callee
@@ -157,3 +163,11 @@ def test_worker_ends_with_a_killed_caller() -> None:
     ended, _, _ = select.select([worker], [], [], 60)
     os.close(worker)
     assert ended
+
+
+@pytest.mark.parametrize(
+    ("module", "found"), [(FUNCTIONS, True), ("json", True), ("__main__", False), ("sys", False)]
+)
+def test_modules_that_a_worker_can_import(module: str, found: bool) -> None:
+    importlib.import_module(module)
+    assert (folder_of(module) is not None) == found
