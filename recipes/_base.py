@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -21,6 +22,7 @@ from stages.data import DataConfig
 from stages.data.dataset import DEFAULT_DATASET
 from stages.evaluate import EvalConfig, MonitorConfig
 from stages.rl import RolloutConfig, check_batch
+from stages.tasks import GradingConfig, GymSetting, ProblemSources, RewardSetting
 from stages.train import FinalWeights, OptimStep, ScheduleName, check_planned, make_schedule
 
 
@@ -131,3 +133,34 @@ class RolloutRecipe(TrainingRecipe):
                 "above policy_lag, or to 0 for no save points."
             )
         return self
+
+
+class RewardedRecipe(RolloutRecipe):
+    """Settings of recipes whose problems have rewards, from one data set or several."""
+
+    # reward: field_f1, exact, math, or MODULE:function for your own; for a weighted sum a list, or
+    # weights by name; null for exact, or field_f1 if all reference answers are JSON objects
+    reward: RewardSetting = None
+    grading: GradingConfig = GradingConfig()
+    # several data sets with sampling weights, mixture.DATASET=WEIGHT; null for `dataset` alone
+    mixture: Mapping[str, PositiveFloat] | None = None
+    # reward of one data set of the mixture, rewards.DATASET=REWARD, in place of `reward`
+    rewards: Mapping[str, RewardSetting] = {}
+    # options of reasoning-gym's tasks: reasoning_gym.TASK.OPTION=VALUE, such as
+    # reasoning_gym.chain_sum.max_digits=2
+    reasoning_gym: GymSetting = Field(default={})
+
+    @property
+    def sources(self) -> ProblemSources:
+        """The data sets of problems, and how their answers are rewarded."""
+        return ProblemSources(
+            self.dataset,
+            self.reading,
+            self.seed,
+            self.problems,
+            self.reward,
+            self.grading,
+            self.mixture,
+            self.rewards,
+            self.reasoning_gym,
+        )

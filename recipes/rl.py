@@ -7,18 +7,13 @@ from pydantic import NonNegativeFloat
 from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
 from kitchen.types import ModelName
-from recipes._base import RolloutRecipe
+from recipes._base import RewardedRecipe
 from stages import chat, evaluate, rl, tasks, train
-from stages.tasks.reasoning_gym import load_tasks_stage
 
 
-class Rl(RolloutRecipe):
+class Rl(RewardedRecipe):
     """Policy gradient with group-relative advantages; the sampling weights may lag behind."""
 
-    # reward: field_f1, exact, math, or MODULE:function for your own; for a weighted sum a list, or
-    # weights by name; null for exact, or field_f1 if all reference answers are JSON objects
-    reward: tasks.RewardSetting = None
-    grading: tasks.GradingConfig = tasks.GradingConfig()
     rendering: chat.PromptRendering = chat.PromptRendering()
     # centred: reward minus the group's mean (Dr. GRPO); normalised: also divided by the group's
     # standard deviation (GRPO); leave_one_out: reward minus the mean of the others (RLOO)
@@ -38,11 +33,10 @@ class Rl(RolloutRecipe):
         with_reference = bool(self.kl_penalty or self.reference)
         loss, options = rl.loss_of(self.loss, self.loss_options)
         kl = self.kl_penalty, self.kl_discount
-        problems = self.dataset, self.reading, self.seed, self.problems
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         return sequence(
-            load_tasks_stage(*problems, self.reward, self.grading),
+            self.sources.stage(),
             train.OpenSession(self.model, self.lora),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
             *([evaluate.OpenReference(self.reference or self.model)] if with_reference else []),

@@ -4,20 +4,16 @@ from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
-from recipes._base import RolloutRecipe
+from recipes._base import RewardedRecipe
 from stages import chat, evaluate, rl, tasks, train
 from stages import judge as judges
 
 
-class Rlhf(RolloutRecipe):
+class Rlhf(RewardedRecipe):
     """Collect comparisons, train a judge on them, and train a policy on the judge's preferences."""
 
     # data set of comparisons; null to rank sampled answers to `dataset` by their rewards
     preferences: str | None = None
-    # reward that ranks sampled answers: field_f1, exact, math, or MODULE:function for your own; for
-    # a weighted sum a list, or weights by name; null for exact, or field_f1 for JSON objects
-    reward: tasks.RewardSetting = None
-    grading: tasks.GradingConfig = tasks.GradingConfig()
     rendering: chat.PromptRendering = chat.PromptRendering()
     ranking: judges.RankingConfig = judges.RankingConfig()
     judge: judges.JudgeConfig = judges.JudgeConfig()
@@ -28,15 +24,13 @@ class Rlhf(RolloutRecipe):
         judge, own_answers = self.judge.model or self.model, self.preferences is None
         config = self.judge.with_prompts_of(self.model, self.rendering)
         own_model = [] if judge == self.model else [evaluate.IdentifyWeights(judge, "judge.start")]
-        problems = self.dataset, self.reading, self.seed, self.problems
-        scoring = self.reward, self.ranking, self.grading
         rank = judges.RankAnswers(self.model, self.ranking, self.playing, self.seed, self.rendering)
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
         stale = (TrainingSession,) if self.policy_lag else ()
         return sequence(
             evaluate.IdentifyWeights(self.model, "start"),
             *own_model,
-            judges.comparison_source(self.preferences, *problems, *scoring),
+            judges.comparison_source(self.preferences, self.sources, self.ranking),
             judges.CheckReadable(judge, config),
             *([rank, judges.BuildComparisons()] if own_answers else []),
             judges.EvaluateBaseJudge(judge, config),

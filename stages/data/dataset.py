@@ -100,10 +100,6 @@ class LoadedDataset:
     table: Table
     bad_rows: tuple[BadRow, ...]  # rows left out of all splits
 
-    def digest(self, split: str) -> str | None:
-        """Return the SHA-256 of a split; None for held-out rows taken from the training split."""
-        return self.facts.get(f"data.{split}.sha256")
-
 
 def load_splits(reader: DatasetReader) -> LoadedDataset:
     """Load the training rows and the held-out sets; raises DataError."""

@@ -20,7 +20,6 @@ from stages.data.bad_rows import BadRow
 from stages.data.dataset import (
     ROWS_COLUMNS,
     HeldOut,
-    LoadedDataset,
     load_splits,
     normalise_weights,
 )
@@ -77,7 +76,7 @@ class LoadMixture(Stage):
 
     def run(self, store: DatasetStore) -> tuple[MixtureRows, HeldOut, Facts, Table]:
         loaded = {name: load_splits(self._reader(store, name)) for name in self.datasets}
-        _check_no_leakage(loaded)
+        check_no_leakage({name: dataset.facts for name, dataset in loaded.items()})
         train: dict[str, Sequence[Conversation]] = {}
         held_out: dict[str, tuple[Conversation, ...]] = {}
         facts = Facts()
@@ -104,17 +103,31 @@ class LoadMixture(Stage):
         return DatasetReader(store, name, self.reading, self.seed, None)
 
 
-def _check_no_leakage(loaded: Mapping[str, LoadedDataset]) -> None:
-    """Raise DataError if the training split of one data set is a held-out split of another."""
-    for name, dataset in loaded.items():
-        for other_name, other in loaded.items():
-            train_digest = other.digest(other.train_split)
-            leaked = [s for s in dataset.held_out if dataset.digest(s) == train_digest]
+def check_no_leakage(facts: Mapping[str, Facts]) -> None:
+    """Raise DataError if the training split of one data set is a held-out split of another.
+
+    The facts of a data set are the digests of its splits, and the name of the training split.
+    """
+    digests = {name: _split_digests(facts_of_set) for name, facts_of_set in facts.items()}
+    for name, (_, held_out) in digests.items():
+        for other_name, (train_digest, _) in digests.items():
+            leaked = [split for split, digest in held_out.items() if digest == train_digest]
             if leaked and other_name != name:
                 raise DataError(
                     f"{other_name} would be trained on, but is also the held-out split "
                     f"{leaked[0]!r} of {name}; leave one of the two out"
                 )
+
+
+def _split_digests(facts: Facts) -> tuple[str | None, Mapping[str, str]]:
+    """Return the digest of the training split, and those of the held-out splits."""
+    digests = {
+        key.removeprefix("data.").removesuffix(".sha256"): str(value)
+        for key, value in facts.items()
+        if key.endswith(".sha256")
+    }
+    trained = [split for split in digests if f"data.{split}.dataset" in facts]
+    return digests.pop(trained[0], None) if trained else None, digests
 
 
 class RenderMixture(Stage):

@@ -29,7 +29,7 @@ from stages.chat.prompts import (
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.chat.token_cost import generation_cost_rows
 from stages.data.dataset import DEFAULT_DATASET, DatasetLoader, load_splits
-from stages.data.splits import DataConfig, DatasetReader, ParsedRows
+from stages.data.splits import DatasetReader, ParsedRows
 from stages.preference.comparisons import Comparison, Comparisons, comparison
 from stages.rl.rollouts import (
     Rollout,
@@ -40,10 +40,8 @@ from stages.rl.rollouts import (
     succeeded,
 )
 from stages.tasks.games import PREFIX as GAMES
-from stages.tasks.grading import GradingConfig
-from stages.tasks.reasoning_gym import load_tasks_stage
-from stages.tasks.reward_setting import RewardSetting
-from stages.tasks.rewards import AS_IS, Prompt
+from stages.tasks.rewards import Prompt
+from stages.tasks.sources import ProblemSources
 from stages.tasks.tasks import Tasks, check_not_empty, prompt_of_task
 
 
@@ -68,32 +66,27 @@ class RankingConfig:
 
 
 def comparison_source(
-    preferences: str | None,
-    dataset: str,
-    reading: DataConfig,
-    seed: int,
-    max_rows: int,
-    reward: RewardSetting,
-    ranking: RankingConfig,
-    grading: GradingConfig = AS_IS,
+    preferences: str | None, sources: ProblemSources, ranking: RankingConfig
 ) -> Stage:
     """Return the stage that loads comparisons, or problems whose sampled answers are compared.
 
     Raises ConfigError for settings that contradict each other.
     """
     if preferences is None:
-        if dataset.startswith(GAMES):
-            raise ConfigError(
-                f"dataset={dataset} is a game of several turns, but a judge compares single "
-                "answers to a question: choose a data set of questions."
-            )
-        max_rows = max(max_rows, ranking.problems)
-        return load_tasks_stage(dataset, reading, seed, max_rows, reward, grading)
-    unused = (dataset, reward, ranking, grading)
-    if unused != (DEFAULT_DATASET, None, RankingConfig(), AS_IS):
+        for name in sources.names:
+            if name.startswith(GAMES):
+                raise ConfigError(
+                    f"dataset={name} is a game of several turns, but a judge compares single "
+                    "answers to a question: choose a data set of questions."
+                )
+        return replace(sources, max_rows=max(sources.max_rows or 0, ranking.problems)).stage()
+    reading, seed, max_rows = sources.reading, sources.seed, sources.max_rows
+    unset = ProblemSources(DEFAULT_DATASET, reading, seed, max_rows)
+    if (sources, ranking) != (unset, RankingConfig()):
         raise ConfigError(
             f"preferences={preferences} has both the comparisons and the prompts to train on, so "
-            "dataset, reward, grading and ranking have no effect: leave them out."
+            "dataset, mixture, reward, rewards, reasoning_gym, grading and ranking have no effect: "
+            "leave them out."
         )
     return LoadPreferences(preferences, reading, seed)
 

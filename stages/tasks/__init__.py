@@ -2,9 +2,11 @@
 
 from stages.tasks.games import MakeGames
 from stages.tasks.grading import GradingConfig
+from stages.tasks.gym_options import GymSetting
 from stages.tasks.reasoning_gym import MakeReasoningGym
 from stages.tasks.reward_setting import RewardSetting
 from stages.tasks.rewards import Prompt, Question, Reward
+from stages.tasks.sources import LoadTaskMixture, ProblemSources
 from stages.tasks.tasks import (
     CheckPrompts,
     DropBadTasks,
@@ -19,9 +21,12 @@ __all__ = [
     "CheckPrompts",
     "DropBadTasks",
     "GradingConfig",
+    "GymSetting",
+    "LoadTaskMixture",
     "LoadTasks",
     "MakeGames",
     "MakeReasoningGym",
+    "ProblemSources",
     "Prompt",
     "Question",
     "Reward",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -32,6 +34,7 @@ from stages.chat.prompts import (
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.data.bad_rows import BadRow, BadRows, BadRowsName, report_bad_rows
 from stages.data.dataset import DatasetLoader, load_splits
+from stages.data.mixture import interleave
 from stages.data.splits import DatasetReader, ParsedRows
 from stages.tasks.function_workers import FunctionPool
 from stages.tasks.grading import GradingConfig
@@ -63,6 +66,8 @@ class Tasks:
     workers: WorkerPool = field(default_factory=WorkerPool)  # for rewards that may hang
     bad_rows: tuple[BadRow, ...] = ()  # rows left out of the data
     functions: FunctionPool = field(default_factory=FunctionPool)  # for functions of the user
+    # sampling weights by data set, which is the tag of its problems; empty for all problems equally
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def sets(self) -> Mapping[str, Sequence[Task]]:
         """Return all sets by name; the training set has the empty name."""
@@ -377,26 +382,73 @@ async def prompt_of_task(task: Task) -> Conversation:
 
 
 class TaskBatches(Stage):
-    """Make `steps` batches of `size` problems, in passes over all problems, each in a new order."""
+    """Make `steps` batches of `size` problems, in passes over all problems, each in a new order.
+
+    In a mixture, the shares of the data sets by weight hold at any point, to about one problem, and
+    each data set is read in passes of its own.
+    """
 
     size: int
     steps: int
     seed: int = 0
 
-    def preview(self, tasks: Tasks) -> tuple[PlannedTasks, PlannedSteps]:
+    def preview(self, tasks: Tasks) -> tuple[PlannedTasks, PlannedSteps, Table]:
         planned = PlannedTasks(tuple(chain.from_iterable(batch.tasks for batch in self.run(tasks))))
-        return planned, PlannedSteps(self.steps)
+        return planned, PlannedSteps(self.steps), _planned_table(tasks, planned)
 
     def run(self, tasks: Tasks) -> Iterable[TaskBatch]:
         check_not_empty(tasks)
-        count = len(tasks.train)
         needed = self.size * self.steps
-        passes = range(-(-needed // count))
-        orders = [
-            np.random.default_rng([self.seed, number]).permutation(count) for number in passes
-        ]
-        order = np.concatenate(orders)[:needed].reshape(self.steps, self.size)
-        return [_batch(tasks, indices) for indices in order.tolist()]
+        if tasks.weights:
+            order = np.array(mixed_order(tasks, needed, self.seed))
+        else:
+            count = len(tasks.train)
+            passes = range(-(-needed // count))
+            orders = [
+                np.random.default_rng([self.seed, number]).permutation(count) for number in passes
+            ]
+            order = np.concatenate(orders)[:needed]
+        batches = order.reshape(self.steps, self.size)
+        return [_batch(tasks, indices) for indices in batches.tolist()]
+
+
+def mixed_order(tasks: Tasks, count: int, seed: int) -> list[int]:
+    """Return the indices of `count` problems of a mixture, in the order of the batches.
+
+    Raises DataError for a data set without problems.
+    """
+    indices: dict[str, list[int]] = {name: [] for name in tasks.weights}
+    for index, task in enumerate(tasks.train):
+        indices[task.tag].append(index)
+    for name, problems in indices.items():
+        if not problems:
+            raise DataError(
+                f"{name}: no problem is left to train on; leave the data set out of the mixture"
+            )
+    streams = {
+        name: _passes(problems, [seed, source])
+        for source, (name, problems) in enumerate(indices.items())
+    }
+    return [next(streams[name]) for name in interleave(tasks.weights, count)]
+
+
+def _passes(indices: Sequence[int], seed: Sequence[int]) -> Iterator[int]:
+    """Yield indices forever, each pass in a new order."""
+    for number in itertools.count():
+        random = np.random.default_rng([*seed, number])
+        yield from random.permutation(indices).tolist()
+
+
+def _planned_table(tasks: Tasks, planned: PlannedTasks) -> Table:
+    """Return how many problems of each data set a run trains on, and in how many passes."""
+    available = Counter(task.tag for task in tasks.train)
+    used = Counter(task.tag for task in planned.tasks)
+    rows = [
+        (name, f"{count:,}", f"{used[name]:,}", f"{used[name] / count:.2f}")
+        for name, count in available.items()
+    ]
+    columns = ("data set", "problems", "trained on", "passes")
+    return Table("Problems in batches", columns, tuple(rows))
 
 
 def _batch(tasks: Tasks, indices: Sequence[int]) -> TaskBatch:

@@ -125,6 +125,18 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
             "playing": {"max_tokens": 5},
         },
     ),
+    "rl_mixture": (
+        Rl,
+        {
+            "mixture": {"chats": 2.0, "farewells": 1.0},
+            "rewards": {"chats": "letters"},
+            "reward": "exact",
+            "group": 3,
+            "steps": 6,
+            "batch_size": 3,
+            "playing": {"max_tokens": 5},
+        },
+    ),
     "rl_talk": (Rl, {**PLAY, "dataset": "game:talk"}),
     "rl_guess": (Rl, {**PLAY, **KL_PENALTY, "dataset": "game:guess"}),
     "rl_calculator": (Rl, {**PLAY, **KL_PENALTY, "dataset": "game:calculator"}),

@@ -15,7 +15,7 @@ from kitchen.ports.environments import StepResult
 from recipes.rl import Rl
 from stages.data.splits import DataConfig
 from stages.tasks.games import Guess, MakeGames
-from stages.tasks.reasoning_gym import load_tasks_stage
+from stages.tasks.sources import ProblemSources
 from tests.support.recording import RecordingObserver
 
 
@@ -94,8 +94,8 @@ def test_too_few_distinct_problems_is_an_error(reading: DataConfig, mend: str) -
 
 def test_reward_setting_is_refused_for_games() -> None:
     with pytest.raises(ConfigError, match="leave out reward=exact"):
-        load_tasks_stage("game:guess", DataConfig(), 0, 1, "exact")
-    assert isinstance(load_tasks_stage("game:guess", DataConfig(), 0, 1, None), MakeGames)
+        ProblemSources("game:guess", DataConfig(), 0, 1, "exact").stage()
+    assert isinstance(ProblemSources("game:guess", DataConfig(), 0, 1, None).stage(), MakeGames)
 
 
 def test_rl_plays_games() -> None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
 from kitchen.errors import ConfigError
 from kitchen.ports.environments import StepResult
 from kitchen.types import Facts
+from recipes.rl import Rl
 from stages.data.splits import DataConfig
 from stages.tasks.reasoning_gym import (
     ANSWER_FORMAT,
     MakeReasoningGym,
-    load_tasks_stage,
     make_problems,
     score_solution,
 )
 from stages.tasks.rewards import Question
+from stages.tasks.sources import ProblemSources
 from stages.tasks.subprocesses import call_in_subprocess
 from stages.tasks.tasks import Tasks
 
@@ -25,9 +29,13 @@ FEW = DataConfig(limit=6, held_out_rows=4)
 
 
 def load(
-    name: str, seed: int = 0, reading: DataConfig = FEW, max_rows: int | None = None
+    name: str,
+    seed: int = 0,
+    reading: DataConfig = FEW,
+    max_rows: int | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Tasks, Facts]:
-    stage = MakeReasoningGym(f"reasoning-gym:{name}", reading, seed, max_rows)
+    stage = MakeReasoningGym(f"reasoning-gym:{name}", reading, seed, max_rows, dict(options))
     stage.verify()
     tasks, facts, _ = stage.run()
     return tasks, facts
@@ -54,15 +62,57 @@ def test_problem_count_matches_the_run() -> None:
 
 
 def test_held_out_problems_are_not_trained_on() -> None:
-    [held] = make_problems("tower_of_hanoi", (0, 40))
+    [held] = make_problems("tower_of_hanoi", {}, (0, 40))
     tasks, _ = load("tower_of_hanoi", reading=DataConfig(limit=40, held_out_rows=40))
     assert 0 < len(tasks.train) < 40, "some of the 40 that were made are held out"
     assert not {f"{text}\n\n{ANSWER_FORMAT}" for text in held} & set(asked(tasks))
 
 
+def test_options_of_a_task_are_those_of_the_library() -> None:
+    from reasoning_gym import create_dataset
+
+    options = {"max_digits": 1, "operators": ["+"], "min_terms": 2, "max_terms": 2}
+    few = DataConfig(held_out_rows=3)
+    tasks, _ = load("basic_arithmetic", reading=few, options={"size": 4, "seed": 50, **options})
+    made = create_dataset("basic_arithmetic", seed=50, size=4, **options)
+    assert asked(tasks) == [f"{each['question']}\n\n{ANSWER_FORMAT}" for each in made]
+    question = tasks.train[1]
+    assert isinstance(question, Question)
+    assert score_solution(made[1]["answer"], question.answer).reward == 1.0
+    assert len(tasks.held_out["held_out"]) == 3
+    default, _ = load("basic_arithmetic", reading=few, options={"size": 4, "seed": 50})
+    assert asked(default) != asked(tasks)
+
+
+def test_options_are_read_from_dotted_and_nested_settings() -> None:
+    dotted = Rl(reasoning_gym={"chain_sum.max_digits": 2, "chain_sum.size": 9})
+    nested = Rl(reasoning_gym={"chain_sum": {"max_digits": 2, "size": 9}})
+    assert (
+        dotted.reasoning_gym == nested.reasoning_gym == {"chain_sum": {"max_digits": 2, "size": 9}}
+    )
+    with pytest.raises(ConfigError, match=r"reasoning_gym\.chain_sum=2 names no option"):
+        Rl(reasoning_gym={"chain_sum": 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_digit": 2}, "no option 'max_digit'; did you mean 'max_digits'"),
+        ({"max_digits": "two"}, r"reasoning_gym\.chain_sum\.max_digits='two'"),
+        ({"max_digits": True}, r"reasoning_gym\.chain_sum\.max_digits=True must be a number"),
+        ({"min_digits": 9}, r"^reasoning_gym\.chain_sum: max_digits must be >= min_digits"),
+        ({"seed": 3}, r"seed=3: the seeds from 0 to 3 .*\(reading\.held_out_rows\)"),
+        ({"size": 3}, r"size and reading\.limit"),
+    ],
+)
+def test_bad_options_are_found_before_the_run(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("chain_sum", options=options)
+
+
 def test_set_ordered_problems_are_equal_in_all_workers() -> None:
-    assert call_in_subprocess(make_problems, "ransom_note", (0, 3)) == call_in_subprocess(
-        make_problems, "ransom_note", (0, 3)
+    assert call_in_subprocess(make_problems, "ransom_note", {}, (0, 3)) == call_in_subprocess(
+        make_problems, "ransom_note", {}, (0, 3)
     )
 
 
@@ -94,7 +144,7 @@ def test_bad_datasets_are_found_before_the_run(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(
         ConfigError, match="reasoning-gym:chain_sum has its own reward; leave out reward=math"
     ):
-        load_tasks_stage("reasoning-gym:chain_sum", FEW, 0, 4, "math")
+        ProblemSources("reasoning-gym:chain_sum", FEW, 0, 4, "math").stage()
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(
         ConfigError, match=r"chain_sum needs reasoning-gym.*: pip install 'crucible-kitchen\[rl\]'"
