@@ -107,6 +107,7 @@ class Stage:
     """
 
     memoize: ClassVar[bool] = False
+    ends_early: ClassVar[bool] = False  # of a loop source: whether it may not yield all its items
     run: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:

@@ -191,8 +191,9 @@ class RunId:
 class Metrics(dict[str, float], Published):
     """Numbers for the log, by name."""
 
-    # the metric, lower being better, by which run:ID@best chooses among exported weights
-    selects_by: ClassVar[str] = ""
+    # the metric by which run:ID@best chooses among exported weights; none if it is empty
+    selects_by: str = ""
+    greater_is_better: bool = False
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

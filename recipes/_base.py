@@ -15,12 +15,19 @@ from pydantic import (
     model_validator,
 )
 
-from kitchen import Lora, Recipe
+from kitchen import Lora, Recipe, Stage
 from kitchen.errors import ConfigError
 from kitchen.types import Adam, LoraRank, ModelName, Seed
 from stages.data import DataConfig
 from stages.data.dataset import DEFAULT_DATASET
-from stages.evaluate import EvalConfig, MonitorConfig
+from stages.evaluate import (
+    BestConfig,
+    EarlyStopping,
+    EvalConfig,
+    MonitorConfig,
+    export_or_stop,
+    until_stopped,
+)
 from stages.rl import RolloutConfig, check_batch
 from stages.tasks import GradingConfig, GymSetting, ProblemSources, RewardSetting
 from stages.train import FinalWeights, OptimStep, ScheduleName, check_planned, make_schedule
@@ -57,7 +64,33 @@ class TrainingRecipe(Recipe):
         )
 
 
-class EpochSettings(TrainingRecipe):
+class EvaluatedRecipe(TrainingRecipe):
+    """Settings of recipes that measure held-out data during training."""
+
+    # optimiser steps between measurements of the held-out loss, each with an export of the weights;
+    # 0 for none
+    eval_every: NonNegativeInt = 50
+    keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
+    best: BestConfig = BestConfig()
+    early_stopping: EarlyStopping = EarlyStopping()
+
+    @property
+    def export_or_stop(self) -> tuple[Stage, ...]:
+        """The stages after a measurement: an export, and early stopping if it is set."""
+        return export_or_stop(self.best, self.early_stopping, self.eval_every)
+
+    def until_stopped(self, source: Stage) -> Stage:
+        """Return a loop source that ends when training stops early."""
+        return until_stopped(source, self.early_stopping)
+
+    @model_validator(mode="after")
+    def _check_early_stopping(self) -> Self:
+        """Raise ConfigError for early stopping without measurements."""
+        self.early_stopping.check(self.eval_every)
+        return self
+
+
+class EpochSettings(EvaluatedRecipe):
     """Settings of recipes that train in epochs, without those of an evaluation."""
 
     # scale of the LoRA update, times the rank; null for twice the rank
@@ -66,10 +99,6 @@ class EpochSettings(TrainingRecipe):
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     # linear layers that get LoRA weights: those of attention, of the MLP, or all
     lora_layers: Literal["all", "attention", "mlp"] = "all"
-    # optimiser steps between measurements of the held-out loss, each with an export of the weights;
-    # 0 for none
-    eval_every: NonNegativeInt = 50
-    keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
     # look-ahead: optimiser steps submitted before the result of the current one has arrived
     ahead: NonNegativeInt = 1
     monitor: MonitorConfig = MonitorConfig()

@@ -5,18 +5,14 @@ from collections.abc import Mapping
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen import Step, every, for_each, sequence
-from recipes._base import TrainingRecipe
+from recipes._base import EvaluatedRecipe
 from stages import chat, data, evaluate, train
 
 
-class ChatSl(TrainingRecipe):
+class ChatSl(EvaluatedRecipe):
     """Multi-turn conversations from several data sets, with the loss of each data set."""
 
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig(metric="loss")
-    # optimiser steps between measurements of the held-out loss, each with an export of the weights;
-    # 0 for none
-    eval_every: NonNegativeInt = 50
-    keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
     # look-ahead: optimiser steps submitted before the result of the current one has arrived
     ahead: NonNegativeInt = 1
     # sampling weights, mixture.DATASET=WEIGHT; null for ingredients and arithmetic in equal parts
@@ -35,17 +31,17 @@ class ChatSl(TrainingRecipe):
             data.LoadMixture(tuple(mixture), self.reading, self.seed),
             train.OpenSession(self.model, self.lora),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
-            evaluate.StartExports(),
+            *evaluate.start_exports(self.early_stopping),
             data.RenderMixture(self.rendering),
             evaluate.RenderHeldOut(self.rendering),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
-            for_each(batches, ahead=self.ahead, save=self.save_every)(
+            for_each(self.until_stopped(batches), ahead=self.ahead, save=self.save_every)(
                 data.UnpackMixture(),
                 train.ForwardBackward("cross_entropy"),
                 self.optim,
-                every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                every(self.eval_every)(evaluate.MeasureHeldOut(), *self.export_or_stop),
                 train.ReportStep(),
-                every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                every(self.eval_every)(evaluate.TrackBestExport(self.keep, self.best)),
                 data.ReportSourceLosses(),
             ),
             train.SaveFinal(),

@@ -42,18 +42,18 @@ class ClaimExtraction(EpochSettings):
             *claims.scorer_stages(self.scorers),
             train.OpenSession(self.model, self.lora),
             *claims.penalty_reference(self.penalty, self.model),
-            evaluate.StartExports(),
+            *evaluate.start_exports(self.early_stopping),
             evaluate.StartEpochLosses(),
             claims.RenderClaims(self.rendering, self.token_weights, 16 if self.eval_every else 0),
-            for_each(epochs)(
-                for_each(batches, ahead=self.ahead, save=self.save_every)(
+            for_each(self.until_stopped(epochs))(
+                for_each(self.until_stopped(batches), ahead=self.ahead, save=self.save_every)(
                     claims.ForwardBackwardClaims(self.penalty, self.rendering, self.seed),
                     self.optim,
-                    every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                    every(self.eval_every)(evaluate.MeasureHeldOut(), *self.export_or_stop),
                     *claims.monitor_claims(self.monitor, *examined),
                     claims.ReportClaimStep(),
                     evaluate.TrackEpochLoss().using(claims.CLAIMS),
-                    every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                    every(self.eval_every)(evaluate.TrackBestExport(self.keep, self.best)),
                 )
             ),
             train.SaveFinal(),

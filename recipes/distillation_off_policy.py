@@ -34,7 +34,7 @@ class DistillationOffPolicy(EpochRecipe):
             data.LoadDataset(self.dataset, self.reading, self.seed, rows),
             train.OpenSession(self.model, self.lora),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
-            evaluate.StartExports(),
+            *evaluate.start_exports(self.early_stopping),
             evaluate.IdentifyWeights(teacher, "teacher"),
             distill.GenerateTeacherAnswers(teacher, self.writing, *prompted),
             distill.ReplaceAnswers(),
@@ -42,14 +42,14 @@ class DistillationOffPolicy(EpochRecipe):
             distill.EvaluateTeacher(teacher, self.evaluation, *prompted),
             evaluate.RenderHeldOut(self.rendering),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
-            for_each(epochs)(
-                for_each(batches, ahead=self.ahead, save=self.save_every)(
+            for_each(self.until_stopped(epochs))(
+                for_each(self.until_stopped(batches), ahead=self.ahead, save=self.save_every)(
                     train.ForwardBackward("cross_entropy"),
                     self.optim,
-                    every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                    every(self.eval_every)(evaluate.MeasureHeldOut(), *self.export_or_stop),
                     *evaluate.monitor_held_out(self.monitor, self.evaluation, self.rendering),
                     train.ReportStep(),
-                    every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                    every(self.eval_every)(evaluate.TrackBestExport(self.keep, self.best)),
                 )
             ),
             train.SaveFinal(),

@@ -35,7 +35,7 @@ class Kto(EpochRecipe):
             train.OpenSession(self.model, self.lora),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(reference, "reference"),
-            evaluate.StartExports(),
+            *evaluate.start_exports(self.early_stopping),
             preference.SampleRejectedAnswers(
                 self.model, self.rendering, self.mistakes, self.seed, self.evaluation
             ),
@@ -43,14 +43,14 @@ class Kto(EpochRecipe):
             preference.PrecomputeReferenceLogprobs(reference),
             preference.AttachReferenceLogprobs(),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
-            for_each(epochs)(
-                for_each(batches, ahead=self.ahead, save=self.save_every)(
+            for_each(self.until_stopped(epochs))(
+                for_each(self.until_stopped(batches), ahead=self.ahead, save=self.save_every)(
                     train.ForwardBackward(loss),
                     self.optim,
-                    every(self.eval_every)(evaluate.MeasureHeldOut(loss), evaluate.ExportWeights()),
+                    every(self.eval_every)(evaluate.MeasureHeldOut(loss), *self.export_or_stop),
                     *evaluate.monitor_held_out(self.monitor, self.evaluation, self.rendering),
                     train.ReportStep(),
-                    every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                    every(self.eval_every)(evaluate.TrackBestExport(self.keep, self.best)),
                 )
             ),
             train.SaveFinal(),

@@ -195,7 +195,7 @@ def _find_checkpoint(
     """Find an export in checkpoints.jsonl or, if the run failed before it was listed, by path."""
     rows = [row for row in read_journal(blobs, name.name, "checkpoints") if row.get("policy", True)]
     if name.at == "best":
-        candidates = _by_held_out_loss(name, rows, blobs)
+        candidates = _best_first(name, rows, blobs)
     else:
         candidates = [row for row in rows if _matches(name.at, row)]
     for row in candidates:
@@ -298,23 +298,25 @@ def _existing_exports(rows: Sequence[Row], store: CheckpointStore) -> Iterator[s
             yield f"{step}, damaged"
 
 
-def _by_held_out_loss(name: WeightsName, rows: Sequence[Row], blobs: BlobStore) -> Sequence[Row]:
-    """Sort the exports by the held-out loss of their iteration, then by step; lowest first."""
-    metric = read_run(blobs, name.name).get("selects_by", "")
-    losses = {
-        row["step"]: row[metric]
+def _best_first(name: WeightsName, rows: Sequence[Row], blobs: BlobStore) -> Sequence[Row]:
+    """Sort the exports by the metric that selects the best, as of their iteration, then by step."""
+    record = read_run(blobs, name.name)
+    metric = record.get("selects_by", "")
+    sign = -1.0 if record.get("greater_is_better", False) else 1.0
+    ranks = {
+        row["step"]: sign * row[metric]
         for row in read_journal(blobs, name.name, "metrics")
         if metric in row
     }
     evaluated = [
-        row for row in rows if not _matches("final", row) and row.get("iteration") in losses
+        row for row in rows if not _matches("final", row) and row.get("iteration") in ranks
     ]
     if not evaluated:
         raise ConfigError(
-            f"{name}: the run recorded no held-out loss of any export, so none is the best; "
+            f"{name}: the run recorded no held-out evaluation of any export, so none is the best; "
             f"take run:{name.name}@final"
         )
-    return sorted(evaluated, key=lambda row: (losses[row["iteration"]], row["step"]))
+    return sorted(evaluated, key=lambda row: (ranks[row["iteration"]], row["step"]))
 
 
 def _require_name(name: str, text: str) -> str:

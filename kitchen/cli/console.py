@@ -35,7 +35,13 @@ _SLOW = 1.0  # seconds after which a stage without metrics gets a line
 _LINE_SECONDS = 10.0  # between two lines about a loop,
 _LINE_SHARE = 0.1  # or this share of the loop, whichever comes first
 # recorded, not shown
-_HIDDEN = {"learning_rate", "grad_norm", "tokens", "trained_tokens", "best_held_out_loss"}
+_HIDDEN = {
+    "learning_rate",
+    "grad_norm",
+    "tokens",
+    "trained_tokens",
+}
+_HIDDEN_PREFIX = "best_held_out_"
 _SHOWN = 6  # metrics on a line about a loop, the headline metrics first
 _SAMPLE_WIDTH = 160  # characters of a rollout that is shown
 
@@ -198,6 +204,7 @@ class ConsoleObserver(Observer):
         self._loops: dict[str, _Loop] = {}
         self._lines: list[_Line] = []  # steps under way, oldest first
         self._ahead: dict[str, int] = {}  # by loop: steps that may start before one has finished
+        self._ends_early: set[str] = set()  # loops whose number of steps is a maximum
         self._passes: set[str] = set()  # loops around a loop, such as epochs, without metrics
         self._start_time = time.perf_counter()
         self.exported: Checkpoint | None = None  # the last one
@@ -210,6 +217,8 @@ class ConsoleObserver(Observer):
             if isinstance(loop, ForEach):
                 name = loop.source.title()
                 self._ahead[name] = max(loop.ahead, self._ahead.get(name, 0))
+                if loop.source.ends_early:
+                    self._ends_early.add(name)
                 if len(loop.body.steps) == 1 and isinstance(loop.body.steps[0], ForEach):
                     self._passes.add(name)
         if self._bar is not None:
@@ -270,7 +279,7 @@ class ConsoleObserver(Observer):
         loop = self._loops.setdefault(loops[-1].loop, _Loop())
         loop.add(now, done, metrics)
         line = self._line(loops, now, done)
-        line.metrics |= {name: value for name, value in metrics.items() if name not in _HIDDEN}
+        line.metrics |= {name: value for name, value in metrics.items() if _is_shown(name)}
         if self._bar is not None and self._task is not None:
             shown = self._ordered(line.metrics, most=len(self._headline) or 1)
             head = self._head(line)
@@ -299,10 +308,17 @@ class ConsoleObserver(Observer):
         for at in line.loops:
             if at.loop in self._passes:
                 name = re.sub(r"(?<=[sxh])es$|s$", "", words(at.loop).lower())  # epoch of Epochs
-                parts += [f"{name} {_count(at)}"] if (at.total or 0) > 1 else []
+                parts += [f"{name} {self._count(at)}"] if (at.total or 0) > 1 else []
         others = [name for name in self._ahead if name not in self._passes]
         name = "step" if len(others) <= 1 else f"{words(line.at.loop)} step"
-        return ", ".join([*parts, f"{name} {_count(line.at)}"])
+        return ", ".join([*parts, f"{name} {self._count(line.at)}"])
+
+    def _count(self, at: LoopStep) -> str:
+        """Return `5/20`, `5 of at most 20` if the loop may end early, or `5` without a length."""
+        if at.total is None:
+            return f"{at.step + 1}"
+        separator = " of at most " if at.loop in self._ends_early else "/"
+        return f"{at.step + 1}{separator}{at.total}"
 
     def _line(self, loops: tuple[LoopStep, ...], now: float, done: float) -> _Line:
         """Return the line of a step, a new one if none of its stages has published metrics."""
@@ -339,9 +355,8 @@ class ConsoleObserver(Observer):
         print_wrapped(self._out, text)
 
 
-def _count(at: LoopStep) -> str:
-    """Return `5/20`, or `5` for a loop of unknown length."""
-    return f"{at.step + 1}" if at.total is None else f"{at.step + 1}/{at.total}"
+def _is_shown(name: str) -> bool:
+    return name not in _HIDDEN and not name.startswith(_HIDDEN_PREFIX)
 
 
 def _is_evaluation(names: Iterable[str]) -> bool:

@@ -11,7 +11,6 @@ _BATCH = "batch_size is the number of sequences per optimiser step"
 _4BIT = "use --set training.quantization=4bit"
 _OBSERVER = "not supported; an observer can send metrics to a tracker"
 _WARMUP = "not supported; use warmup_steps"
-_BEST = "not supported; run:ID@best names the weights with the lowest held-out loss"
 _PRECISION = "use --set training.dtype=bfloat16"
 _ONE_DEVICE = "not supported: the local engine uses one GPU or the CPU"
 
@@ -53,8 +52,11 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "eval_steps": "use eval_every",
         "save_steps": "use save_every",
         "save_total_limit": "use keep",
-        "load_best_model_at_end": _BEST,
-        "early_stopping_patience": _BEST,
+        "load_best_model_at_end": "not needed: run:ID@best names the best weights",
+        "metric_for_best_model": "use best.metric",
+        "greater_is_better": "use best.greater_is_better",
+        "early_stopping_patience": "use early_stopping.patience",
+        "early_stopping_threshold": "use early_stopping.min_delta",
         "resume_from_checkpoint": "use the command kitchen resume RUN",
         "report_to": _OBSERVER,
         "wandb_project": _OBSERVER,

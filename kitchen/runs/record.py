@@ -119,6 +119,7 @@ class RunRecord(Observer):
                 self._add_facts(value)
             if isinstance(value, Metrics) and value.selects_by:
                 self._json["selects_by"] = value.selects_by
+                self._json["greater_is_better"] = value.greater_is_better
             if not event.replayed:
                 self._record_value(number, value, event)
         if any(isinstance(value, Facts | Table) for value in event.published):

@@ -3,6 +3,12 @@
 from stages.evaluate.bad_rows import DropBadMixtureRows, DropBadQuestions, DropBadRows
 from stages.evaluate.before_after import CompareEvaluations, QualityGate
 from stages.evaluate.checkpoint_eval import EvaluateCheckpoint, LoadHeldOut, ReportEvaluation
+from stages.evaluate.early_stopping import (
+    EarlyStopping,
+    export_or_stop,
+    start_exports,
+    until_stopped,
+)
 from stages.evaluate.epoch_losses import EpochLosses, StartEpochLosses, TrackEpochLoss
 from stages.evaluate.evaluation import (
     DecodingConfig,
@@ -12,7 +18,6 @@ from stages.evaluate.evaluation import (
     EvaluationAfter,
     EvaluationBefore,
     HeldOutData,
-    HeldOutLoss,
     MeasureHeldOut,
     RenderHeldOut,
 )
@@ -20,20 +25,22 @@ from stages.evaluate.exports import (
     ExportedWeights,
     ExportWeights,
     SavedExports,
-    StartExports,
     TrackBestExport,
 )
 from stages.evaluate.kl import MeasureKL, MeasureKLBefore
 from stages.evaluate.monitor import MonitorConfig, MonitorHeldOut, monitor_held_out
 from stages.evaluate.reference import IdentifyWeights, OpenReference, Reference
+from stages.evaluate.selection import BestConfig, HeldOutMeasures
 from stages.evaluate.targets import TargetResult, Targets
 
 __all__ = [
+    "BestConfig",
     "CompareEvaluations",
     "DecodingConfig",
     "DropBadMixtureRows",
     "DropBadQuestions",
     "DropBadRows",
+    "EarlyStopping",
     "EpochLosses",
     "EvalConfig",
     "EvaluateBase",
@@ -44,7 +51,7 @@ __all__ = [
     "ExportWeights",
     "ExportedWeights",
     "HeldOutData",
-    "HeldOutLoss",
+    "HeldOutMeasures",
     "IdentifyWeights",
     "LoadHeldOut",
     "MeasureHeldOut",
@@ -59,10 +66,12 @@ __all__ = [
     "ReportEvaluation",
     "SavedExports",
     "StartEpochLosses",
-    "StartExports",
     "TargetResult",
     "Targets",
     "TrackBestExport",
     "TrackEpochLoss",
+    "export_or_stop",
     "monitor_held_out",
+    "start_exports",
+    "until_stopped",
 ]

@@ -48,6 +48,7 @@ from stages.evaluate.graded_answers import (
 from stages.evaluate.metric_functions import check_columns_of, find_metric
 from stages.evaluate.record import record_row, recorded_items
 from stages.evaluate.reference import open_sampler, sample_answers
+from stages.evaluate.selection import HeldOutMeasures
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
 from stages.tasks.own_reward import is_function_name
@@ -127,14 +128,6 @@ class HeldOutData:
     """Held-out rows as datums, with weights that sum to 1."""
 
     data: tuple[Datum, ...]
-
-
-@dataclass(frozen=True)
-class HeldOutLoss:
-    """The loss of held-out data during training."""
-
-    loss: float  # the mean that training minimises; for cross-entropy, nats per trained-on token
-    metrics: Mapping[str, float] = field(default_factory=dict)  # metrics of the loss, with "loss"
 
 
 @dataclass(frozen=True)
@@ -510,14 +503,16 @@ class RenderHeldOut(Stage):
 
 
 class MeasureHeldOut(Stage):
-    """Submit the held-out data for its mean loss, without waiting for the result."""
+    """Submit the held-out data for its mean loss, without waiting for the result.
+
+    The loss is the mean that training minimises; for cross-entropy, nats per trained-on token.
+    """
 
     loss: str | Loss = "cross_entropy"
 
-    def run(self, session: TrainingSession, data: HeldOutData) -> Future[HeldOutLoss]:
+    def run(self, session: TrainingSession, data: HeldOutData) -> Future[HeldOutMeasures]:
         return start(_held_out_loss(session.forward(data.data, self.loss)))
 
 
-async def _held_out_loss(future: Future[LossOutput]) -> HeldOutLoss:
-    metrics = summed_metrics((await future).metrics)
-    return HeldOutLoss(metrics["loss"], metrics)
+async def _held_out_loss(future: Future[LossOutput]) -> HeldOutMeasures:
+    return HeldOutMeasures(summed_metrics((await future).metrics))

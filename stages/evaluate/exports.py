@@ -8,7 +8,7 @@ from kitchen.ports import CheckpointStore, Future, TrainingSession, start
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Metrics, RunId
-from stages.evaluate.evaluation import HeldOutLoss
+from stages.evaluate.selection import BestConfig, HeldOutMeasures
 from stages.train.session import retype_checkpoint
 
 
@@ -23,7 +23,7 @@ class SavedExports:
 
     weights: tuple[ExportedWeights, ...] = ()  # oldest first
     best: ExportedWeights | None = None
-    best_loss: float = float("inf")  # held-out loss of `best`
+    best_value: float | None = None  # of the metric that selects `best`
 
 
 class ExportWeights(Stage):
@@ -37,12 +37,6 @@ class ExportWeights(Stage):
         return start(retype_checkpoint(ExportedWeights, saved))
 
 
-class HeldOutMetrics(Metrics):
-    """Metrics of held-out rows; the export with the lowest held-out loss is the best."""
-
-    selects_by = "held_out_loss"
-
-
 class StartExports(Stage):
     """Start with no exports."""
 
@@ -51,24 +45,26 @@ class StartExports(Stage):
 
 
 class TrackBestExport(Stage):
-    """Keep the latest exports and the one with the lowest held-out loss, and delete the others.
+    """Keep the latest exports and the one with the best metric, and delete the others.
 
     Only exports in the folder of the new one are deleted: those before it come from a save point,
     which may name the weights of another run. Without a CheckpointStore, nothing is deleted.
     """
 
     last: int  # number of latest exports to keep
+    config: BestConfig = BestConfig()
 
     def run(
         self,
         exports: SavedExports,
         weights: ExportedWeights,
-        held_out: HeldOutLoss,
+        held_out: HeldOutMeasures,
         checkpoints: CheckpointStore | None = None,
-    ) -> tuple[SavedExports, HeldOutMetrics]:
-        best, best_loss = exports.best, exports.best_loss
-        if held_out.loss < best_loss:
-            best, best_loss = weights, held_out.loss
+    ) -> tuple[SavedExports, Metrics]:
+        best, best_value = exports.best, exports.best_value
+        value = self.config.value(held_out)
+        if self.config.gain(value, best_value) > 0:
+            best, best_value = weights, value
         everything = (*(old for old in exports.weights if old.path != weights.path), weights)
         paths_to_keep = {export.path for export in everything[-self.last :]}
         if best is not None:
@@ -79,7 +75,13 @@ class TrackBestExport(Stage):
             if checkpoints is not None and is_stale:
                 checkpoints.delete(export)
         remaining = tuple(export for export in everything if export.path in paths_to_keep)
-        metrics = {f"held_out_{name}": value for name, value in held_out.metrics.items()}
-        return SavedExports(remaining, best, best_loss), HeldOutMetrics(
-            metrics, held_out_loss=held_out.loss, best_held_out_loss=best_loss
-        )
+        return SavedExports(remaining, best, best_value), self._metrics(held_out, best_value)
+
+    def _metrics(self, held_out: HeldOutMeasures, best_value: float | None) -> Metrics:
+        """Return the measures, the best value so far, and by which metric it is the best."""
+        metrics = Metrics(held_out.published())
+        if best_value is not None:
+            metrics[f"best_{self.config.metric}"] = best_value
+        metrics.selects_by = self.config.metric
+        metrics.greater_is_better = self.config.maximised
+        return metrics

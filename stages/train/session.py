@@ -22,6 +22,7 @@ from kitchen.ports import (
 from kitchen.ports.training import find_catalog
 from kitchen.stage import Need, Stage
 from kitchen.types import DEFAULT_ALPHA, Checkpoint, Facts, Lora, RunId, Table
+from stages.train.early_stopping import EarlyStopper
 from stages.train.suggested_lr import TrainedModel
 
 C = TypeVar("C", bound=Checkpoint)
@@ -222,12 +223,16 @@ def lora_shape(lora: Lora, *, of_adapter: bool = False) -> str:
 class SaveFinal(Stage):
     """Save the final weights, after all optimiser steps submitted so far.
 
-    A run that took no step logs a warning.
+    The fact `stopped_early` says why training stopped before its last step, if it did. A run that
+    took no step logs a warning.
     """
 
-    def run(self, session: TrainingSession, run: RunId) -> Future[FinalWeights]:
+    def run(
+        self, session: TrainingSession, run: RunId, stopper: EarlyStopper | None = None
+    ) -> tuple[Future[FinalWeights], Facts]:
         saved = session.save_weights(f"{run.id}/weights/final", overwrite=True)
-        return start(_final_weights(saved))
+        reason = "" if stopper is None else str(stopper.state)
+        return start(_final_weights(saved)), Facts({"stopped_early": reason} if reason else {})
 
 
 async def _final_weights(future: Future[Checkpoint]) -> FinalWeights:

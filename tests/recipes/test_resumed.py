@@ -11,13 +11,14 @@ from tests.support.killing import KillAt, Killed
 
 # for these the prompt matters, and the fake's bigram model reads only the last token
 LOCAL_ONLY = ("rlhf", "rlhf_short", "distillation_instruction")
+QUICK = ("rl", "sl_basic_stopped")
 pytestmark = pytest.mark.usefixtures("letters")
 
 
 @pytest.mark.parametrize(
     "recipe",
     [
-        pytest.param(name, marks=[] if name == "rl" else pytest.mark.slow)
+        pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
         for name in RECIPES
         if name not in LOCAL_ONLY
     ],

@@ -137,11 +137,11 @@ REFUSED = {
     "delete ForwardBackward": "OptimStep reads LossOutput",
     "delete OptimStep": "the gradient in LossOutput is never stepped along",
     "delete every MeasureHeldOut ExportWeights": (
-        "TrackBestExport reads ExportedWeights and HeldOutLoss"
+        "TrackBestExport reads ExportedWeights and HeldOutMeasures"
     ),
-    "delete MeasureHeldOut": "TrackBestExport reads HeldOutLoss",
+    "delete MeasureHeldOut": "TrackBestExport reads HeldOutMeasures",
     "delete ExportWeights": "TrackBestExport reads ExportedWeights",
-    "delete every TrackBestExport": "ExportedWeights and HeldOutLoss are read by nobody",
+    "delete every TrackBestExport": "ExportedWeights and HeldOutMeasures are read by nobody",
     "delete TrackBestExport": "the same",
     "delete SaveFinal": "EvaluateWeights reads FinalWeights",
     "delete EvaluateWeights": "CompareEvaluations reads EvaluationAfter",
@@ -155,8 +155,8 @@ REFUSED = {
     "double "
     "ForwardBackward": "LossOutput twice: the gradient would be summed twice and logged once",
     "double OptimStep": "OptimStepResult twice: the second step has no gradient",
-    "double every MeasureHeldOut ExportWeights": "HeldOutLoss twice",
-    "double MeasureHeldOut": "HeldOutLoss twice",
+    "double every MeasureHeldOut ExportWeights": "HeldOutMeasures twice",
+    "double MeasureHeldOut": "HeldOutMeasures twice",
     "double ExportWeights": "ExportedWeights twice",
     "double SaveFinal": "FinalWeights twice",
     "double EvaluateWeights": "EvaluationAfter twice",

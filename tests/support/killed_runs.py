@@ -58,6 +58,7 @@ DATA: Mapping[str, Mapping[str, Sequence[Row]]] = {
     "farewells": {"train": CHATS[::-1], "held": CHATS[:1]},
 }
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
+STOPPED = {"eval_every": 2, "early_stopping": {"patience": 2, "min_delta": 100.0}}
 JUDGE = {"batch_size": 2, "max_tokens": 250}  # more than save_every steps
 PLAY = {
     "reading": {"limit": 8, "held_out_rows": 2},
@@ -72,6 +73,8 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
         SlBasic,
         {**EPOCHS, "dataset": "texts", "rendering": {"max_tokens": 40, "overlong": "split"}},
     ),
+    # the second and third evaluation do not improve enough, so that it stops at step 6 of 15
+    "sl_basic_stopped": (SlBasic, {**EPOCHS, **STOPPED, "dataset": "chats"}),
     "chat_sl": (
         ChatSl,
         {"mixture": {"chats": 2.0, "farewells": 1.0}, "steps": 14, "eval_every": 4, "keep": 1},

@@ -135,7 +135,7 @@ def test_best_is_the_export_with_lowest_held_out_loss(blobs: FakeBlobs) -> None:
 
 
 def test_without_held_out_loss_final_weights_are_suggested(blobs: FakeBlobs) -> None:
-    with pytest.raises(ConfigError, match=r"no held-out loss.* run:dish@final"):
+    with pytest.raises(ConfigError, match=r"no held-out evaluation.* run:dish@final"):
         find_weights("run:dish@best", trained(blobs, eval_every=0), blobs)
 
 

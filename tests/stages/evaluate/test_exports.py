@@ -6,8 +6,8 @@ import pytest
 
 from adapters.fake.training import FakeTraining
 from kitchen.types import Lora
-from stages.evaluate.evaluation import HeldOutLoss
 from stages.evaluate.exports import ExportedWeights, SavedExports, TrackBestExport
+from stages.evaluate.selection import HeldOutMeasures
 
 LOSSES = (5.0, 4.0, 1.0, 3.0, 2.0, 2.5, 2.2)  # the third export is the best
 
@@ -29,7 +29,9 @@ def test_last_exports_and_the_best_are_kept(last: int, stay: list[int]) -> None:
         saved = session.save_weights(f"soup/weights/{number}").result()
         export = ExportedWeights(saved.path, number, saved.kind, saved.sha256)
         for _ in range(2):  # the same export twice is counted once
-            kept, metrics = TrackBestExport(last).run(kept, export, HeldOutLoss(loss), client)
+            kept, metrics = TrackBestExport(last).run(
+                kept, export, HeldOutMeasures({"loss": loss}), client
+            )
         there = [int(each.path.rpartition("/")[2]) for each in client.checkpoints("soup/weights/")]
         assert len(there) == min(
             number, last + (min(LOSSES[:number]) not in LOSSES[max(0, number - last) : number])
@@ -48,5 +50,7 @@ def test_exports_of_other_runs_are_not_deleted() -> None:
     saved = [session.save_weights(path).result() for path in paths]
     exports = [ExportedWeights(each.path, 1, each.kind, each.sha256) for each in saved]
     *forged, export = exports
-    TrackBestExport(1).run(SavedExports(tuple(forged)), export, HeldOutLoss(1.0), client)
+    TrackBestExport(1).run(
+        SavedExports(tuple(forged)), export, HeldOutMeasures({"loss": 1.0}), client
+    )
     assert [bool(client.checkpoints(path)) for path in paths] == [True, True, False, True]

@@ -1,0 +1,127 @@
+"""Early stopping on the fake: when recipes stop, what they keep, and the best by other metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from adapters.local.blobs import LocalBlobs
+from kitchen import Kitchen, Observer, StageDone
+from kitchen.artifacts.weights import find_weights
+from kitchen.engine.stop import StopSignal
+from kitchen.errors import ConfigError, Interrupted
+from kitchen.runs.execute import execute
+from kitchen.runs.store import read_journal, read_run
+from kitchen.types import Checkpoint
+from recipes.sl_basic import SlBasic
+from tests.support.killed_runs import DATA, build_recipe, order_of, outcome
+from tests.support.recording import RecordingObserver
+
+STOPPING = ("sl_basic", "chat_sl", "dpo", "kto", "claim_extraction", "distillation_off_policy")
+PATIENCE: dict[str, Any] = {"eval_every": 2, "early_stopping": {"patience": 2, "min_delta": 100.0}}
+
+
+def cook(name: str, ahead: int = 1, **settings: Any) -> tuple[RecordingObserver, FakeBlobs]:
+    """Run a recipe of killed_runs; return what it published, and its record."""
+    seen, blobs = RecordingObserver(), FakeBlobs()
+    recipe = build_recipe(name, "model", "teacher", ahead, **settings)
+    kitchen = Kitchen(FakeTraining(blobs), FakeDatasets(DATA), None, blobs)
+    execute(order_of(recipe), recipe, kitchen, "run", [seen])
+    return seen, blobs
+
+
+def best_step(blobs: FakeBlobs) -> int:
+    found = find_weights("run:run@best", FakeTraining(blobs), blobs).source
+    assert isinstance(found, Checkpoint)
+    return found.step
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+@pytest.mark.parametrize("recipe", STOPPING)
+def test_it_stops_after_patience_evaluations(recipe: str, ahead: int) -> None:
+    seen, blobs = cook(recipe, ahead, **PATIENCE)
+    final = [row for row in read_journal(blobs, "run", "checkpoints") if row["final"]]
+    assert [row["step"] for row in final] == [6]
+    [line] = [
+        row["event"] for row in read_journal(blobs, "run", "log") if "stopped early" in row["event"]
+    ]
+    assert line == f"stopped early {read_run(blobs, 'run')['facts']['stopped_early']}"
+    metric = "held_out_loss has not improved by more than 100 for 2 evaluations"
+    assert line.startswith(f"stopped early at step 6: {metric} (best ")
+    losses = seen.series("held_out_loss")
+    assert len(losses) == 3
+    assert best_step(blobs) == 2 * (losses.index(min(losses)) + 1)
+
+
+def test_without_patience_the_plan_has_no_trace_of_it() -> None:
+    off = build_recipe("sl_basic", "model", "teacher", 1)
+    assert "topped" not in str(Kitchen(FakeTraining(), FakeDatasets(DATA)).check(off))
+
+
+def test_the_plan_says_that_the_loop_may_end_early() -> None:
+    recipe = build_recipe("sl_basic", "model", "teacher", 1, **PATIENCE)
+    plan = str(Kitchen(FakeTraining(), FakeDatasets(DATA), None, FakeBlobs()).check(recipe))
+    assert plan.count("until stopped early") == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"early_stopping": {"patience": 3}, "eval_every": 0}, "set eval_every"),
+        ({"early_stopping": {"min_delta": 0.1}}, "set early_stopping.patience"),
+    ],
+)
+def test_settings_without_effect_are_errors(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SlBasic(**settings)
+
+
+class StopAfter(Observer):
+    """Asks for a graceful stop after the n-th call of a stage."""
+
+    def __init__(self, signal: StopSignal, stage: str, call: int) -> None:
+        self.signal, self.stage, self.left = signal, stage, call
+
+    def stage_done(self, event: StageDone) -> None:
+        self.left -= event.stage.title() == self.stage
+        if self.left == 0:
+            self.signal.request()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("call", range(1, 8))
+def test_a_run_stopped_by_ctrl_c_resumes_to_the_same(call: int, ahead: int, tmp_path: Path) -> None:
+    recipe = build_recipe("sl_basic_stopped", "model", "teacher", ahead, save_every=3)
+    for root, calls in (("whole", 0), ("stopped", call)):
+        blobs = LocalBlobs(str(tmp_path / root))
+        kitchen = Kitchen(FakeTraining(blobs), FakeDatasets(DATA), None, blobs)
+        signal = StopSignal()
+        observer = StopAfter(signal, "ForwardBackward", calls)
+        try:
+            execute(order_of(recipe), recipe, kitchen, "run", [observer], stop_signal=signal)
+            assert not 0 < calls <= 6
+        except Interrupted:
+            execute(order_of(recipe), recipe, kitchen, "run")
+    newest = {"newest_save_point": True}
+    assert outcome(tmp_path / "stopped", **newest) == outcome(tmp_path / "whole", **newest)
+
+
+def test_the_best_by_another_metric_is_kept() -> None:
+    best = {"metric": "held_out_chosen_reward", "greater_is_better": False}
+    seen, blobs = cook("dpo", best=best, eval_every=1, learning_rate=0.3)
+    rewards, losses = seen.series(best["metric"]), seen.series("held_out_loss")
+    lowest = rewards.index(min(rewards))
+    assert best_step(blobs) == lowest + 1
+    assert seen.series(f"best_{best['metric']}")[-1] == min(rewards)
+    assert losses.index(min(losses)) != lowest, "else the loss would have selected the same"
+    assert find_weights("run:run@best", FakeTraining(blobs), blobs).source
+
+
+def test_an_unknown_metric_names_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"best.metric=held_out_margn.*held_out_margin"):
+        cook("dpo", best={"metric": "held_out_margn"})
