@@ -13,6 +13,7 @@ from kitchen.cli import (
     compare_commands,
     run_commands,
     serve_commands,
+    sweep_commands,
     weights_commands,
 )
 from kitchen.cli.options import examples
@@ -55,7 +56,14 @@ def kitchen(version: Version = False) -> None:
     """
 
 
-for commands in (run_commands, compare_commands, weights_commands, author_commands, serve_commands):
+for commands in (
+    run_commands,
+    sweep_commands,
+    compare_commands,
+    weights_commands,
+    author_commands,
+    serve_commands,
+):
     app.add_typer(commands.app)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,6 +57,13 @@ def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[No
 def in_use(blobs: BlobStore, run: str) -> bool:
     """Return whether a process may be using the run."""
     return any(_may_be_alive(claim) for _, claim in _claims(blobs, run))
+
+
+def stop_holders(blobs: BlobStore, run: str) -> None:
+    """Ask the processes on this host that use the run to save their progress and end."""
+    for _, claim in _claims(blobs, run):
+        if claim["host"] == socket.gethostname() and _may_be_alive(claim):
+            os.kill(claim["pid"], signal.SIGTERM)
 
 
 def _claims(blobs: BlobStore, run: str) -> Sequence[tuple[str, Mapping[str, Any]]]:

@@ -66,7 +66,8 @@ def command_problem(words: list[str]) -> str:
     """Return what is wrong with the words after `kitchen`, or ""."""
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands") and words:
-        name = words.pop(0)
+        default = getattr(command, "default_command", None)
+        name = words.pop(0) if words[0] in command.commands or default is None else default
         if name not in command.commands:
             return f"there is no command {name!r}"
         command = command.commands[name]

@@ -1,0 +1,229 @@
+"""`kitchen sweep`: many runs of one recipe, reported on the console."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from rich.console import Console
+
+from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.console import console, print_wrapped, table
+from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
+from kitchen.config.trust import needs_trust
+from kitchen.config.yaml import yaml_value
+from kitchen.engine.stop import handling_signals
+from kitchen.errors import ConfigError
+from kitchen.experiments.driver import Driver, request_stop
+from kitchen.experiments.executors import find_executor
+from kitchen.experiments.ledger import Ledger, Point, PointStatus, Sweep
+from kitchen.experiments.sweep import SweepRequest, plan_sweep, store_of
+from kitchen.experiments.worker import INTERRUPTED, WorkerOptions
+from kitchen.runs.lock import lease
+from kitchen.runs.store import new_run_id
+from kitchen.runs.wording import clock
+from kitchen.types import Table
+
+_SHOWN_METRICS = 3  # columns of metrics in a table of points
+
+
+def start(request: SweepRequest, name: str | None, *, dry_run: bool, json: bool) -> int:
+    """Check every point, write the ledger and run the points; return the exit code."""
+    out = console(to_stderr=json)
+    planned = plan_sweep(request, name or new_run_id(request.run.recipe))
+    sweep = planned.sweep
+    if dry_run:
+        statuses = [PointStatus(point, "waiting") for point in planned.points]
+        _print_points(out, sweep, statuses, json=json)
+        print_wrapped(out, f"no problems in {len(statuses):,} points; nothing was run")
+        return 0
+    ledger = Ledger(planned.blobs, sweep.name)
+    with lease(ledger.blobs, sweep.name):
+        ledger.create(sweep, planned.points)
+    adapters = store_of(planned.points[0].order)
+    # the user has named this code on the command line
+    options = WorkerOptions(trust=True)
+    typed = request.run.adapter_choice.store_options()
+    return _drive(ledger, adapters, options, typed, json=json)
+
+
+def resume(
+    name: str,
+    adapters: AdapterChoice,
+    options: WorkerOptions,
+    *,
+    retry_failed: bool,
+    json: bool,
+) -> int:
+    """Continue a sweep from its ledger; return the exit code."""
+    ledger = Ledger(open_blobs(adapters), check_run_name(name))
+    folder = ledger.sweep().folder
+    if os.path.realpath(folder) != os.path.realpath(os.getcwd()):
+        raise ConfigError(
+            f"sweep {name!r} was started in {folder}, where its recipe and data are found; resume "
+            "it there"
+        )
+    typed = adapters.store_options()
+    return _drive(ledger, adapters, options, typed, retry_failed=retry_failed, json=json)
+
+
+def show(name: str, adapters: AdapterChoice, *, json: bool) -> int:
+    """Print the points of a sweep with their states and metrics."""
+    ledger = Ledger(open_blobs(adapters), check_run_name(name))
+    _print_points(console(), ledger.sweep(), ledger.statuses(), json=json)
+    return 0
+
+
+def stop(name: str, adapters: AdapterChoice) -> int:
+    """Ask a sweep to stop."""
+    ledger = Ledger(open_blobs(adapters), check_run_name(name))
+    ledger.sweep()
+    has_driver = request_stop(ledger)
+    running = sum(status.state == "running" for status in ledger.statuses())
+    if not has_driver and not running:
+        text = f"sweep {name} is not running"
+    else:
+        text = f"sweep {name}: {running} running points save their progress and stop"
+    print_wrapped(console(), text)
+    return 0
+
+
+def _drive(
+    ledger: Ledger,
+    adapters: AdapterChoice,
+    options: WorkerOptions,
+    typed: str,
+    *,
+    retry_failed: bool = False,
+    json: bool,
+) -> int:
+    """Run what is left of a sweep, and print what becomes of each point.
+
+    `typed` are the options by which the user finds the store, for hints.
+    """
+    sweep, points = ledger.sweep(), ledger.points()
+    out = console(to_stderr=json)
+    threads = "1 thread" if sweep.threads == 1 else f"{sweep.threads} threads"
+    print_wrapped(
+        out, f"sweep {sweep.name}: {len(points)} points, {sweep.jobs} at a time, {threads} each"
+    )
+    report = _Report(out, sweep, len(points))
+    executor = find_executor(sweep.executor)
+    driver = Driver(ledger, executor, sweep.jobs, sweep.threads, adapters, options, report.changed)
+    with handling_signals(driver.stop):  # the second Ctrl-C ends the points without saving
+        statuses = driver.run(retry_failed=retry_failed)
+    out.print()
+    _print_points(out, sweep, statuses, json=json)
+    return _finish(out, sweep, statuses, typed, stopped=driver.stopping)
+
+
+class _Report:
+    """Prints a line for each point that starts or ends."""
+
+    def __init__(self, out: Console, sweep: Sweep, count: int) -> None:
+        self._out = out
+        self._headline = sweep.headline
+        self._count = count
+        self._started: set[str] = set()
+
+    def changed(self, status: PointStatus) -> None:
+        point = status.point
+        head = f"point {point.number}/{self._count}, {point.run} ({_values(point)}):"
+        if status.state == "running":
+            verb = "restarted" if point.digest in self._started else "started"
+            self._started.add(point.digest)
+            print_wrapped(self._out, f"{head} {verb}")
+        elif status.state == "completed":
+            metrics = "  ".join(_metrics(status.metrics, self._headline))
+            print_wrapped(self._out, f"{head} completed in {clock(status.seconds)}  {metrics}")
+        elif status.state == "failed":
+            print_wrapped(self._out, f"{head} failed: {status.reason}", style="red")
+        else:
+            print_wrapped(self._out, f"{head} its process ended before the run was complete")
+
+
+def _finish(
+    out: Console,
+    sweep: Sweep,
+    statuses: Sequence[PointStatus],
+    typed: str,
+    *,
+    stopped: bool,
+) -> int:
+    """Print how to go on, and return the exit code."""
+    states = Counter(status.state for status in statuses)
+    resume = f"kitchen sweep resume {sweep.name}{typed}"
+    if needs_trust(statuses[0].point.order, same_process=False):
+        resume += " --trust"
+    out.print()
+    print_wrapped(out, f"{states['completed']} of {len(statuses)} points completed", style="bold")
+    left = len(statuses) - states["completed"] - states["failed"]
+    if left:
+        print_wrapped(out, f"  to run the other {left}: {resume}")
+    if states["failed"]:
+        print_wrapped(out, f"  to run the {states['failed']} failed again: {resume} --retry-failed")
+    if stopped and left:
+        return INTERRUPTED
+    return 1 if states["failed"] or left else 0
+
+
+def _print_points(
+    out: Console, sweep: Sweep, statuses: Sequence[PointStatus], *, json: bool
+) -> None:
+    if json:
+        points = [_point_json(status) for status in statuses]
+        print(as_json({"sweep": sweep.name, "recipe": sweep.recipe, "points": points}))
+        return
+    names = _metric_names(sweep, statuses)
+    columns = ("run", *sweep.axes, "status", *(name.replace("_after", "") for name in names))
+    rows = [_cells(status, names) for status in statuses]
+    out.print(table(Table(f"Sweep {sweep.name}", columns, tuple(rows))))
+    for status in statuses:
+        if status.reason:
+            print_wrapped(out, f"{status.point.run} failed: {status.reason}", style="red")
+
+
+def _cells(status: PointStatus, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the row of a point in a table with these metrics."""
+    values = map(yaml_value, status.point.values.values())
+    metrics = [_number(status.metrics.get(name)) for name in names]
+    return (status.point.run, *values, status.state, *metrics)
+
+
+def _point_json(status: PointStatus) -> Mapping[str, Any]:
+    point = status.point
+    return {
+        "number": point.number,
+        "run": point.run,
+        "values": point.values,
+        "status": status.state,
+        "reason": status.reason,
+        "seconds": status.seconds,
+        "metrics": status.metrics,
+    }
+
+
+def _metric_names(sweep: Sweep, statuses: Sequence[PointStatus]) -> Sequence[str]:
+    """Return the metrics to show: the headline, then those of evaluations after training."""
+    measured = dict.fromkeys(chain.from_iterable(status.metrics for status in statuses))
+    after = [name for name in measured if name.endswith("_after")]
+    names = [name for name in (*sweep.headline, *after) if name in measured]
+    different = [name for name in dict.fromkeys(names) if "bits_per_byte" not in name]
+    return different[:_SHOWN_METRICS]
+
+
+def _metrics(metrics: Mapping[str, float], names: Sequence[str]) -> Sequence[str]:
+    return [
+        f"{name.replace('_', ' ')} {_number(metrics[name])}" for name in names if name in metrics
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _values(point: Point) -> str:
+    return ", ".join(f"{key}={yaml_value(value)}" for key, value in point.values.items())

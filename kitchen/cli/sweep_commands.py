@@ -1,0 +1,208 @@
+"""The commands around sweeps: `kitchen sweep`, and its `resume`, `show` and `stop`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Optional
+
+import typer
+from typer.core import TyperGroup
+
+from kitchen.cli.options import (
+    AcceptLostMetrics,
+    Blobs,
+    Configs,
+    Datasets,
+    Debug,
+    Hub,
+    Json,
+    OtherCode,
+    OtherMachine,
+    RecipeOrFile,
+    Runs,
+    Set,
+    Settings,
+    SettingsCommand,
+    Strict,
+    TakeOver,
+    Training,
+    Trust,
+    adapter_choice,
+    examples,
+    exit_with,
+    run_request,
+)
+
+START = "start"  # the command that `kitchen sweep RECIPE` stands for
+
+
+class _SweepGroup(TyperGroup):
+    """A group whose first argument is a recipe, unless it is the name of a command."""
+
+    default_command = START
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_command = bool(args) and args[0] in (*self.commands, "--help")
+        return super().parse_args(ctx, args if is_command or not args else [START, *args])
+
+
+app = typer.Typer()
+sweep_app = typer.Typer(
+    cls=_SweepGroup,
+    help="Run a recipe with every combination of some settings, and resume what is left.\n\n"
+    "`kitchen sweep RECIPE` is short for `kitchen sweep start RECIPE`.",
+    epilog=examples(
+        "kitchen sweep recipes.sl_basic --over learning_rate=1e-4,2e-4 --over seed=0..4",
+        "kitchen sweep show SWEEP",
+        "kitchen sweep resume SWEEP --retry-failed",
+    ),
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+app.add_typer(sweep_app, name="sweep")
+
+SweepName = Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a sweep.")]
+Over = Annotated[
+    Optional[list[str]],  # noqa: UP045 Typer evaluates it
+    typer.Option(
+        "--over",
+        metavar="KEY=VALUE,VALUE",
+        help="A setting and its values, such as learning_rate=1e-4,2e-4, or seed=0..4 for whole "
+        "numbers; may be repeated, and every combination is run.",
+    ),
+]
+Random = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Run N combinations, drawn at random, in place of all."),
+]
+DrawSeed = Annotated[int, typer.Option("--draw-seed", help="Seed of the draws of --random.")]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Points that run at the same time. They share the cores, so that results differ in "
+        "the last bits from those with another number.",
+    ),
+]
+ExecutorName = Annotated[
+    str,
+    typer.Option(
+        "--executor",
+        metavar="local|'command: ...'",
+        help="Where points run: processes on this machine, or a command with {command} in it, such "
+        "as 'command: srun {command}'.",
+    ),
+]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Run the points again that have failed.")
+]
+Name = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--name",
+        metavar="NAME",
+        help="Name of the sweep; its runs are NAME-1, NAME-2, and so on.  [default: made of the "
+        "recipe's name and the time]",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check every point and list them; run nothing.")
+]
+
+
+@sweep_app.command(
+    START,
+    cls=SettingsCommand,
+    epilog=examples(
+        "kitchen sweep recipes.sl_basic --training fake --over learning_rate=1e-3,1e-2 "
+        "--over seed=0..2 --jobs 2",
+        "kitchen sweep recipes.dpo dataset=pairs.jsonl --over beta=0.1,0.3 --name beta --dry-run",
+        "kitchen sweep my.yaml --over lora_rank=8,16,32 --executor 'command: srun {command}'",
+    ),
+)
+def start(
+    recipe: RecipeOrFile,
+    settings: Settings = None,
+    over: Over = None,
+    random: Random = None,
+    draw_seed: DrawSeed = 0,
+    jobs: Jobs = 1,
+    executor: ExecutorName = "local",
+    name: Name = None,
+    dry_run: DryRun = False,
+    config: Configs = None,
+    training: Training = None,
+    datasets: Datasets = None,
+    hub: Hub = None,
+    blobs: Blobs = None,
+    adapter: Set = None,
+    runs: Runs = None,
+    strict: Strict = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a recipe with every combination of the values of its axes.
+
+    Every point is checked before the first is run. The exit code is 0 if all points completed, 1 if
+    one failed, and 130 if the sweep was stopped; `kitchen sweep resume` continues it.
+    """
+    from kitchen.cli.commands.sweep import start as start_sweep
+    from kitchen.experiments.axes import parse_axes
+    from kitchen.experiments.sweep import SweepRequest
+
+    def command() -> int:
+        adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
+        request = run_request(recipe, settings, config, adapters, strict)
+        sweep = SweepRequest(request, parse_axes(over or ()), random, draw_seed, jobs, executor)
+        return start_sweep(sweep, name, dry_run=dry_run, json=json)
+
+    exit_with(command, debug=debug)
+
+
+@sweep_app.command(
+    epilog=examples("kitchen sweep resume SWEEP", "kitchen sweep resume SWEEP --retry-failed")
+)
+def resume(
+    sweep: SweepName,
+    retry_failed: RetryFailed = False,
+    runs: Runs = None,
+    blobs: Blobs = None,
+    other_machine: OtherMachine = False,
+    take_over: TakeOver = False,
+    accept_lost_metrics: AcceptLostMetrics = False,
+    other_code: OtherCode = False,
+    trust: Trust = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Continue a sweep: points that were stopped or killed resume, and finished ones are kept."""
+    from kitchen.cli.commands.sweep import resume as resume_sweep
+    from kitchen.experiments.worker import WorkerOptions
+
+    options = WorkerOptions(take_over, other_machine, other_code, accept_lost_metrics, trust)
+    adapters = adapter_choice(runs, blobs)
+    exit_with(
+        lambda: resume_sweep(sweep, adapters, options, retry_failed=retry_failed, json=json),
+        debug=debug,
+    )
+
+
+@sweep_app.command(epilog=examples("kitchen sweep show SWEEP", "kitchen sweep show SWEEP --json"))
+def show(
+    sweep: SweepName,
+    runs: Runs = None,
+    blobs: Blobs = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the points of a sweep, their states and their metrics."""
+    from kitchen.cli.commands.sweep import show as show_sweep
+
+    exit_with(lambda: show_sweep(sweep, adapter_choice(runs, blobs), json=json), debug=debug)
+
+
+@sweep_app.command(epilog=examples("kitchen sweep stop SWEEP"))
+def stop(sweep: SweepName, runs: Runs = None, blobs: Blobs = None, debug: Debug = False) -> None:
+    """Ask a sweep that is running to save its points and stop."""
+    from kitchen.cli.commands.sweep import stop as stop_sweep
+
+    exit_with(lambda: stop_sweep(sweep, adapter_choice(runs, blobs)), debug=debug)

@@ -1,0 +1,1 @@
+"""Experiments: many runs of one recipe, with a ledger of what was done and what is left."""

@@ -1,0 +1,158 @@
+"""Axes of a sweep: a setting and the values it takes, as typed after `--over`."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from math import prod
+from typing import Any
+
+from kitchen.config.sources import from_arguments
+from kitchen.errors import ConfigError
+
+MAX_POINTS = 10_000
+_EXAMPLE = "write it as KEY=VALUE,VALUE or KEY=FIRST..LAST, such as learning_rate=1e-4,2e-4"
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_OPENING, _CLOSING = "([{", ")]}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting of a recipe, and its values in a sweep as they would be typed."""
+
+    key: str
+    values: Sequence[str]
+
+    def settings(self) -> Sequence[str]:
+        """Return the settings `key=value` of this axis."""
+        return [f"{self.key}={value}" for value in self.values]
+
+    def parsed(self) -> Sequence[Any]:
+        """Return the values as recipes read them."""
+        return [_parsed(self.key, value) for value in self.values]
+
+
+def parse_axis(text: str) -> Axis:
+    """Parse `KEY=VALUE,VALUE`, where `FIRST..LAST` stands for all whole numbers between.
+
+    Raises ConfigError.
+    """
+    key, equals, values = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f"--over {text}: {_EXAMPLE}")
+    parts = _split(text, values)
+    expanded = list(chain.from_iterable(_expanded(text, part) for part in parts))
+    if len(expanded) < 2:
+        raise ConfigError(
+            f"--over {text}: an axis has two or more values; give a single one as a setting, "
+            f"{key}={values}"
+        )
+    seen: set[str] = set()
+    for value in expanded:
+        parsed = repr(_parsed(key, value))
+        if parsed in seen:
+            raise ConfigError(f"--over {text}: the value {value} is given twice")
+        seen.add(parsed)
+    return Axis(key, expanded)
+
+
+def parse_axes(texts: Sequence[str]) -> Sequence[Axis]:
+    """Parse the values of all `--over` options; raises ConfigError, also for a repeated setting."""
+    axes: list[Axis] = []
+    for text in texts:
+        axis = parse_axis(text)
+        if any(other.key == axis.key for other in axes):
+            raise ConfigError(
+                f"--over {text}: {axis.key} is given twice; list all of its values in one option"
+            )
+        axes.append(axis)
+    return axes
+
+
+def grid(axes: Sequence[Axis]) -> Iterator[Sequence[str]]:
+    """Yield the settings of every combination of values; the last axis changes fastest.
+
+    Raises ConfigError for more than `MAX_POINTS` combinations.
+    """
+    count = prod(len(axis.values) for axis in axes)
+    if count > MAX_POINTS:
+        raise ConfigError(
+            f"the axes have {count:,} combinations, and a sweep has at most {MAX_POINTS:,}; "
+            "--random N tries N of them"
+        )
+    yield from product(*(axis.settings() for axis in axes))
+
+
+def random_points(axes: Sequence[Axis], count: int, seed: int) -> Iterator[Sequence[str]]:
+    """Yield `count` different combinations of values, drawn uniformly without replacement."""
+    available = prod(len(axis.values) for axis in axes)
+    if count > min(available, MAX_POINTS):
+        raise ConfigError(
+            f"--random {count}: the axes have {available:,} combinations, and a sweep has at most "
+            f"{MAX_POINTS:,} points"
+        )
+    for index in random.Random(seed).sample(range(available), count):
+        yield _combination(axes, index)
+
+
+def _combination(axes: Sequence[Axis], index: int) -> Sequence[str]:
+    """Return the settings of the combination at a place in the grid."""
+    settings: list[str] = []
+    for axis in reversed(axes):
+        index, at = divmod(index, len(axis.values))
+        settings.insert(0, axis.settings()[at])
+    return settings
+
+
+def values_of(settings: Sequence[str]) -> Mapping[str, Any]:
+    """Return the values of settings `key=value` by key, as recipes read them."""
+    pairs = (setting.partition("=") for setting in settings)
+    return {key: _parsed(key, value) for key, _, value in pairs}
+
+
+def _parsed(key: str, value: str) -> Any:
+    """Return a value as a recipe reads it; several settings in one become a mapping."""
+    entries = from_arguments([f"{key}={value}"])
+    if len(entries) == 1 and entries[0].keys == (key,):
+        return entries[0].value
+    return {".".join(entry.keys): entry.value for entry in entries}
+
+
+def _split(text: str, values: str) -> Sequence[str]:
+    """Split values at commas outside of brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for character in values:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+        if character == "," and not quote and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if quote or depth:
+        raise ConfigError(f"--over {text}: a quote or bracket is not closed")
+    if not all(part.strip() for part in parts):
+        raise ConfigError(f"--over {text}: a value is empty; {_EXAMPLE}")
+    return [part.strip() for part in parts]
+
+
+def _expanded(text: str, part: str) -> Sequence[str]:
+    """Return the values that a part stands for: all whole numbers of a range, or itself."""
+    ends = _RANGE.fullmatch(part)
+    if not ends:
+        return [part]
+    first, last = int(ends[1]), int(ends[2])
+    if not first <= last < first + MAX_POINTS:
+        raise ConfigError(
+            f"--over {text}: {part} must rise, and have at most {MAX_POINTS:,} values"
+        )
+    return [str(number) for number in range(first, last + 1)]

@@ -1,0 +1,181 @@
+"""The driver of a sweep: it starts the points, restarts killed ones, and stops them on request."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.errors import ConfigError
+from kitchen.experiments.executors import Executor, Job
+from kitchen.experiments.ledger import Ledger, Point, PointStatus
+from kitchen.experiments.worker import WorkerOptions, worker_command
+from kitchen.runs.lock import in_use, lease, stop_holders
+
+_POLL_SECONDS = 0.2
+_MAX_DEATHS = 3  # of a point's process in a row, without a new save point
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+Listener = Callable[[PointStatus], object]
+
+
+@dataclass
+class _Deaths:
+    """Processes of a point that ended without an outcome, since its last save point."""
+
+    save_points: int = -1
+    count: int = 0
+
+
+@dataclass
+class Driver:
+    """Runs the points of a sweep until all have completed or failed, or it is asked to stop.
+
+    `on_change` receives the status of a point when its process starts or ends.
+    """
+
+    ledger: Ledger
+    executor: Executor
+    jobs: int
+    threads: int
+    adapters: AdapterChoice
+    options: WorkerOptions
+    on_change: Listener
+    stopping: bool = False
+    _signals: int = 0  # requests to stop that the running points have received
+    _requests: int = 0  # requests to stop
+    _queue: list[Point] = field(default_factory=list)
+    _running: dict[str, tuple[Point, Job | None]] = field(default_factory=dict)  # by digest
+    _deaths: dict[str, _Deaths] = field(default_factory=dict)
+
+    def run(self, *, retry_failed: bool = False) -> Sequence[PointStatus]:
+        """Run all points that have not ended; raises InUse if another driver is at work."""
+        with lease(self.ledger.blobs, self.ledger.name, take_over=self.options.take_over):
+            self._clear_stop_request()
+            self._collect(retry_failed)
+            while self._queue or self._running:
+                if not self.stopping and self._stop_requested():
+                    self.stop()
+                if self.stopping:
+                    self._queue.clear()
+                    self._stop_jobs()
+                self._start_jobs()
+                self._reap()
+                if self._running:
+                    time.sleep(_POLL_SECONDS)
+            return self.ledger.statuses()
+
+    def stop(self) -> None:
+        """Ask all points to save and end; after a second call they end without saving."""
+        self.stopping = True
+        self._requests += 1
+
+    def _collect(self, retry_failed: bool) -> None:
+        """Queue the points to run, and watch those whose processes outlived an earlier driver."""
+        for point in self.ledger.points():
+            status = self.ledger.status(point)
+            if status.state == "running":
+                self._running[point.digest] = (point, None)
+            elif status.state == "failed" and retry_failed:
+                self.ledger.fail(point, "")
+                self._queue.append(self.ledger.point(point.digest))
+            elif status.state in ("waiting", "stopped"):
+                self._queue.append(point)
+
+    def _start_jobs(self) -> None:
+        while self._queue and len(self._running) < self.jobs:
+            point = self._queue.pop(0)
+            command = worker_command(self.ledger.name, point, self.adapters, self.options)
+            environment = dict.fromkeys(_THREADS, str(self.threads))
+            try:
+                job = self.executor.start(command, environment)
+            except OSError as error:
+                program = error.filename or command[0]
+                raise ConfigError(
+                    f"the executor cannot start {program}: {error.strerror}"
+                ) from error
+            self._running[point.digest] = (point, job)
+            self.on_change(PointStatus(point, "running"))
+
+    def _reap(self) -> None:
+        """Handle the processes that have ended."""
+        for digest, (point, job) in list(self._running.items()):
+            if job is not None and job.exit_code() is None:
+                continue
+            status = self.ledger.status(point)
+            if status.state == "running":  # of an earlier driver, or on another host
+                continue
+            del self._running[digest]
+            if status.state in ("completed", "failed") or self.stopping:
+                self.on_change(status)
+            elif job is None:
+                self._queue.append(point)
+            else:
+                self._restart(point, status, job.exit_code() or 0)
+
+    def _restart(self, point: Point, status: PointStatus, exit_code: int) -> None:
+        """Queue a point whose process was killed, unless that happens again and again."""
+        deaths = self._deaths.setdefault(point.digest, _Deaths())
+        saves = len(self.ledger.blobs.list(f"{point.run}/save/"))
+        deaths.count = 1 if saves != deaths.save_points else deaths.count + 1
+        deaths.save_points = saves
+        if deaths.count >= _MAX_DEATHS:
+            command = " ".join(worker_command(self.ledger.name, point, self.adapters, self.options))
+            ended = (
+                f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended ({exit_code})"
+            )
+            self.ledger.fail(
+                point,
+                f"its process {ended} {_MAX_DEATHS} times in a row before a new save point; to see "
+                f"why, run {command}",
+            )
+            self.on_change(self.ledger.status(point))
+            return
+        self._queue.insert(0, point)
+        self.on_change(status)
+
+    def _stop_jobs(self) -> None:
+        while self._signals < self._requests:
+            self._signals += 1
+            for point, job in self._running.values():
+                if job is not None:
+                    job.stop()
+                else:
+                    stop_holders(self.ledger.blobs, point.run)
+
+    def _stop_requested(self) -> bool:
+        return self.ledger.blobs.read(_stop_blob(self.ledger.name)) is not None
+
+    def _clear_stop_request(self) -> None:
+        self.ledger.blobs.delete(_stop_blob(self.ledger.name))
+
+
+def request_stop(ledger: Ledger) -> bool:
+    """Ask the driver of a sweep to stop, on any host; return whether there is one.
+
+    Without a driver, the points that still run on this host are asked.
+    """
+    if in_use(ledger.blobs, ledger.name):
+        ledger.blobs.write(_stop_blob(ledger.name), b"{}")
+        return True
+    for point in ledger.points():
+        stop_holders(ledger.blobs, point.run)
+    return False
+
+
+def default_threads(jobs: int) -> int:
+    """Return the threads of each of several points that share the cores of this machine."""
+    return max(1, available_cores() // jobs)
+
+
+def available_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        return os.cpu_count() or 1
+
+
+def _stop_blob(sweep: str) -> str:
+    return f"{sweep}/stop.json"

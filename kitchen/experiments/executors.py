@@ -1,0 +1,114 @@
+"""Executors of the points of a sweep: processes on this machine, or a command of the user's."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kitchen.errors import ConfigError, did_you_mean
+
+COMMAND = "command:"
+PLACEHOLDER = "{command}"
+_EXECUTORS = ("local", COMMAND)
+
+
+class Job(Protocol):
+    """The process of a point, wherever it runs."""
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        ...
+
+    def stop(self) -> None:
+        """Ask the process to save its progress and end."""
+        ...
+
+
+class Executor(Protocol):
+    """Starts the processes of points."""
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
+        """Start a command with variables added to the environment; raises OSError."""
+        ...
+
+
+def find_executor(text: str) -> Executor:
+    """Return the executor that `--executor` names; raises ConfigError."""
+    if text == "local":
+        return LocalProcesses()
+    if text.startswith(COMMAND):
+        return CommandTemplate(text.removeprefix(COMMAND).strip())
+    raise ConfigError(
+        f"--executor {text}: there is no such executor; {did_you_mean(text, _EXECUTORS)} A command "
+        f"has the form '{COMMAND} srun {PLACEHOLDER}'"
+    )
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Executor that starts each point as a process of its own on this machine."""
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
+        return _start(list(command), environment)
+
+
+@dataclass(frozen=True)
+class CommandTemplate:
+    """Executor that runs a command of the user's, such as `srun {command}`, and waits for it.
+
+    The command is split like one in a shell, but no shell reads it. `{command}` stands for the
+    command of the point: as words of its own where it is a word, quoted inside of other words.
+    """
+
+    template: str
+
+    def __post_init__(self) -> None:
+        if PLACEHOLDER not in self.template:
+            raise ConfigError(
+                f"--executor '{COMMAND} {self.template}' has no {PLACEHOLDER}, which stands for "
+                f"the command of a point; write it as '{COMMAND} srun {PLACEHOLDER}'"
+            )
+        try:
+            shlex.split(self.template)
+        except ValueError as error:
+            raise ConfigError(f"--executor '{COMMAND} {self.template}': {error}") from error
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
+        words: list[str] = []
+        for word in shlex.split(self.template):
+            if word == PLACEHOLDER:
+                words += command
+            else:
+                words.append(word.replace(PLACEHOLDER, shlex.join(command)))
+        return _start(words, environment)
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> Job:
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches the driver alone, which stops its points
+    )
+    return _Process(process)
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A process of this machine, in a session of its own."""
+
+    process: subprocess.Popen[bytes]
+
+    def exit_code(self) -> int | None:
+        return self.process.poll()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)

@@ -1,0 +1,168 @@
+"""The ledger of a sweep in the blob store: its plan, and one small blob for each of its points."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from kitchen.config.order import Order, order_json
+from kitchen.errors import ConfigError, did_you_mean
+from kitchen.ports.blobs import BlobStore, seal, unseal
+from kitchen.runs.lock import in_use
+from kitchen.runs.store import (
+    check_new_run_name,
+    read_run,
+    run_exists,
+    run_summary,
+    top_folders,
+)
+from kitchen.safe_text import read_json
+
+State = Literal["waiting", "running", "completed", "failed", "stopped"]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The plan of a sweep, which does not change once it has begun."""
+
+    name: str
+    recipe: str
+    axes: Mapping[str, Sequence[Any]]  # setting to values
+    points: Sequence[str]  # digests of the configurations, in order
+    executor: str  # "local" or "command: TEMPLATE"
+    jobs: int  # points that run at the same time
+    threads: int  # threads of each; the last bits of results depend on them
+    folder: str  # in which the points run
+    headline: Sequence[str] = ()  # metrics of the recipe to show first
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration of a sweep, and the run that it has."""
+
+    number: int  # from 1
+    digest: str
+    run: str
+    values: Mapping[str, Any]  # by axis
+    order: Order
+    failure: str = ""  # why its process failed before there was a run, or could not resume it
+
+
+@dataclass(frozen=True)
+class PointStatus:
+    """The state of a point, and the last metrics of its run."""
+
+    point: Point
+    state: State
+    reason: str = ""  # why it failed
+    seconds: float = 0.0  # over all attempts
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def configuration_digest(order: Order) -> str:
+    """Return the digest of the recipe, its settings and its adapters, 16 hexadecimal digits."""
+    content = {
+        "recipe": order.recipe,
+        "settings": order.settings,
+        "adapters": {port: name for port, name in order.adapters.items() if port != "blobs"},
+        "adapter_settings": order.recorded_settings(),
+    }
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Ledger:
+    """Reads and writes the blobs of one sweep: `NAME/sweep.json` and `NAME/points/DIGEST.json`."""
+
+    def __init__(self, blobs: BlobStore, name: str) -> None:
+        self.blobs = blobs
+        self.name = name
+
+    def create(self, sweep: Sweep, points: Sequence[Point]) -> None:
+        """Write a new sweep, its points first; raises ConfigError if the name is taken."""
+        if self.blobs.read(f"{self.name}/sweep.json") is not None:
+            raise ConfigError(
+                f"there is a sweep {self.name!r} already: continue it with "
+                f"`kitchen sweep resume {self.name}`, or choose another --name"
+            )
+        for leftover in self.blobs.list(f"{self.name}/points/"):  # of one killed while it wrote
+            self.blobs.delete(leftover)
+        check_new_run_name(self.blobs, self.name)
+        for point in points:
+            check_new_run_name(self.blobs, point.run)
+        for point in points:
+            self.write_point(point)
+        self.blobs.write(f"{self.name}/sweep.json", seal(json.dumps(asdict(sweep))))
+
+    def sweep(self) -> Sweep:
+        """Read the plan; raises ConfigError if there is no such sweep or it is damaged."""
+        file = f"{self.name}/sweep.json"
+        data = self.blobs.read(file)
+        if data is None:
+            near = did_you_mean(self.name, sweep_names(self.blobs))
+            raise ConfigError(f"there is no sweep {self.name!r}; {near}")
+        return Sweep(**self._content(file, data))
+
+    def points(self) -> Sequence[Point]:
+        """Read all points in order; raises ConfigError for one that is missing or damaged."""
+        return [self.point(digest) for digest in self.sweep().points]
+
+    def point(self, digest: str) -> Point:
+        file = f"{self.name}/points/{digest}.json"
+        content = self._content(file, self.blobs.read(file) or b"")
+        return Point(**{**content, "order": Order(**content["order"])})
+
+    def write_point(self, point: Point) -> None:
+        content = {**asdict(point), "order": order_json(point.order)}
+        self.blobs.write(f"{self.name}/points/{point.digest}.json", seal(json.dumps(content)))
+
+    def fail(self, point: Point, reason: str) -> None:
+        """Record why a point failed; an empty reason allows it to run again."""
+        self.write_point(replace(point, failure=reason))
+
+    def status(self, point: Point) -> PointStatus:
+        """Return the state of a point, which its run's record decides if there is one."""
+        if not run_exists(self.blobs, point.run):
+            if in_use(self.blobs, point.run):
+                return PointStatus(point, "running")
+            return PointStatus(point, "failed" if point.failure else "waiting", point.failure)
+        summary = run_summary(self.blobs, point.run)
+        self._check_is_of(point)
+        state: State = "stopped"
+        if in_use(self.blobs, point.run):
+            state = "running"
+        elif summary.status == "completed":
+            state = "completed"
+        elif summary.status == "failed" or point.failure:
+            state = "failed"
+        reason = (point.failure or summary.reason) if state == "failed" else ""
+        return PointStatus(point, state, reason, summary.seconds, summary.metrics)
+
+    def statuses(self) -> Sequence[PointStatus]:
+        return [self.status(point) for point in self.points()]
+
+    def _check_is_of(self, point: Point) -> None:
+        """Raise ConfigError if the run of this name has another configuration."""
+        order = Order(**read_run(self.blobs, point.run)["order"])
+        if configuration_digest(order) != point.digest:
+            raise ConfigError(
+                f"run {point.run!r} has other settings than point {point.number} of the sweep "
+                f"{self.name!r}, so it is not that point; rename or move its folder"
+            )
+
+    def _content(self, file: str, data: bytes) -> dict[str, Any]:
+        try:
+            content = read_json(unseal(data))
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.blobs.locate(file)} is damaged ({error}); restore it from a copy"
+            ) from error
+        return dict(content)
+
+
+def sweep_names(blobs: BlobStore) -> Sequence[str]:
+    """Return the names of all sweeps in the store, sorted."""
+    return [name for name in top_folders(blobs) if blobs.read(f"{name}/sweep.json") is not None]

@@ -1,0 +1,128 @@
+"""Sweeps: one recipe with every combination of some settings, checked before the first run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.config.order import Order
+from kitchen.config.request import Problems, RunRequest, resolve_request
+from kitchen.errors import ConfigError, KitchenError
+from kitchen.experiments.axes import Axis, grid, random_points, values_of
+from kitchen.experiments.driver import default_threads
+from kitchen.experiments.executors import find_executor
+from kitchen.experiments.ledger import Point, Sweep, configuration_digest
+from kitchen.ports.blobs import BlobStore
+
+_SHOWN_PROBLEMS = 20
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """A request for a sweep: a run's request, and the axes along which its settings change."""
+
+    run: RunRequest
+    axes: Sequence[Axis]
+    random: int | None = None  # number of combinations to draw; None: all of them
+    seed: int = 0  # of the draws
+    jobs: int = 1
+    executor: str = "local"
+
+
+@dataclass(frozen=True)
+class PlannedSweep:
+    """A sweep that has been checked, its points, and the store of its runs."""
+
+    sweep: Sweep
+    points: Sequence[Point]
+    blobs: BlobStore
+
+
+def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
+    """Check every point of a sweep; raises Problems with all that is wrong, or ConfigError."""
+    _check_axes(request)
+    find_executor(request.executor)
+    combinations = list(_combinations(request))
+    digits = len(str(len(combinations)))
+    points: list[Point] = []
+    problems: dict[str, KitchenError] = {}
+    headline: Sequence[str] = ()
+    store: BlobStore | None = None
+    for number, combination in enumerate(combinations, 1):
+        settings = (*request.run.settings, *combination)
+        resolved = resolve_request(replace(request.run, settings=settings))
+        try:
+            order, recipe, kitchen = resolved.require()
+        except Problems as error:
+            problems |= {str(problem): problem for problem in error.problems}
+            continue
+        store, headline = kitchen.blobs, recipe.headline
+        run = f"{name}-{number:0{digits}d}"
+        values = values_of(combination)
+        points.append(Point(number, configuration_digest(order), run, values, order))
+    if problems or store is None:
+        raise Problems(list(problems.values())[:_SHOWN_PROBLEMS])
+    _check_store(store)
+    _check_different(points)
+    return PlannedSweep(_sweep(request, name, points, headline), points, store)
+
+
+def store_of(order: Order) -> AdapterChoice:
+    """Return the choice of the store that a run of this order is recorded in."""
+    root = order.adapter_settings.get("blobs", {}).get("root")
+    return AdapterChoice({"blobs": order.adapters["blobs"]}, (), root)
+
+
+def _combinations(request: SweepRequest) -> Sequence[Sequence[str]]:
+    if request.random is None:
+        return list(grid(request.axes))
+    return list(random_points(request.axes, request.random, request.seed))
+
+
+def _sweep(
+    request: SweepRequest, name: str, points: Sequence[Point], headline: Sequence[str]
+) -> Sweep:
+    return Sweep(
+        name=name,
+        recipe=points[0].order.recipe,
+        axes={axis.key: axis.parsed() for axis in request.axes},
+        points=[point.digest for point in points],
+        executor=request.executor,
+        jobs=request.jobs,
+        threads=default_threads(request.jobs),
+        folder=os.getcwd(),
+        headline=tuple(headline),
+    )
+
+
+def _check_axes(request: SweepRequest) -> None:
+    """Raise ConfigError for a sweep without axes, or an axis whose setting is also fixed."""
+    if not request.axes:
+        raise ConfigError("a sweep needs an axis, such as --over learning_rate=1e-4,2e-4")
+    fixed = {setting.partition("=")[0].strip() for setting in request.run.settings}
+    for axis in request.axes:
+        if axis.key in fixed:
+            raise ConfigError(f"{axis.key} is both a setting and an axis (--over); remove one")
+
+
+def _check_store(blobs: BlobStore) -> None:
+    """Raise ConfigError for a store that other processes cannot read."""
+    if blobs.locate("x").startswith("memory://"):
+        raise ConfigError(
+            "the points of a sweep are processes, which cannot read a store in the memory of this "
+            "one; leave out --blobs, or choose one with a folder or URL"
+        )
+
+
+def _check_different(points: Sequence[Point]) -> None:
+    """Raise ConfigError if two points have the same settings."""
+    first: dict[str, Point] = {}
+    for point in points:
+        other = first.setdefault(point.digest, point)
+        if other is not point:
+            raise ConfigError(
+                f"points {other.number} and {point.number} have the same settings: {other.values} "
+                f"and {point.values} are read as the same values"
+            )

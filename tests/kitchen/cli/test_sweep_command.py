@@ -1,0 +1,132 @@
+"""`kitchen sweep`: real processes that train on the fake, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import invoke, output
+from tests.support.soup import SMALL
+
+AXES = ("--over", "learning_rate=1e-3,1e-2", "--over", "seed=0..1")
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the rows of metrics of a run, without their durations."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    for row in rows:
+        row.pop("seconds")
+    return rows
+
+
+def test_a_sweep_runs_every_combination(here: Path) -> None:
+    shown = output(0, "sweep", *SMALL, *AXES, "--jobs", "2", "--name", "lr")
+    assert "4 of 4 points completed" in shown
+    found = json.loads(invoke("sweep", "show", "lr", "--json").stdout)
+    values = [point["values"] for point in found["points"]]
+    assert values[1] == {"learning_rate": 0.001, "seed": 1}
+    assert {point["status"] for point in found["points"]} == {"completed"}
+    assert len({point["metrics"]["loss"] for point in found["points"]}) == 4
+    alone = ("run", *SMALL, "learning_rate=1e-2", "seed=0", "--name", "alone")
+    output(0, *alone)
+    assert metrics(here / "runs/lr-3") == metrics(here / "runs/alone")
+    assert "lr-3" in output(0, "sweep", "show", "lr")
+    before = (here / "runs/lr-1/run.json").read_bytes()
+    assert "4 of 4 points completed" in output(0, "sweep", "resume", "lr")
+    assert (here / "runs/lr-1/run.json").read_bytes() == before
+    assert "is not running" in output(0, "sweep", "stop", "lr")
+    assert "kitchen sweep resume lr" in output(2, "sweep", *SMALL, *AXES, "--name", "lr")
+
+
+def test_every_point_is_checked_before_the_first_runs(here: Path) -> None:
+    shown = output(2, "sweep", *SMALL, "--over", "epochs=1,0,-1", "--over", "sed=1,2")
+    assert "epochs=0" in shown
+    assert "epochs=-1" in shown
+    assert "did you mean 'seed'" in shown
+    assert "seed is both a setting and an axis" in output(2, "sweep", *SMALL, "seed=1", *AXES)
+    assert "points 1 and 2 have the same settings" in output(
+        2, "sweep", *SMALL, "--over", 'seed="1",1'
+    )
+    assert "needs an axis" in output(2, "sweep", *SMALL)
+    assert "memory" in output(2, "sweep", *SMALL, *AXES, "--blobs", "fake")
+    assert "nothing was run" in output(0, "sweep", *SMALL, *AXES, "--dry-run")
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.usefixtures("soup")
+def test_a_failed_point_is_reported_and_kept(here: Path) -> None:
+    sweep = ("sweep", "recipes.soup", "--training", "fake", "--over", "wrong=no,bug", "--name", "s")
+    shown = output(1, *sweep)
+    assert "s-2 failed" in shown
+    assert "ZeroDivisionError: half a pot" in shown
+    assert "kitchen sweep resume s --retry-failed" in shown
+    [done, failed] = json.loads(invoke("sweep", "show", "s", "--json").stdout)["points"]
+    assert (done["status"], failed["status"]) == ("completed", "failed")
+    assert "failed again" in output(1, "sweep", "resume", "s")
+    assert "half a pot" in output(1, "sweep", "resume", "s", "--retry-failed")
+    record = json.loads((here / "runs/s-2/run.json").read_text())
+    assert len(record["attempts"]) == 1  # nothing was saved: it started anew
+
+
+def command(*arguments: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "kitchen.cli", "sweep", *arguments]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def holders(runs: Path) -> Iterator[int]:
+    """Yield the processes that hold a run now."""
+    for claim in runs.glob("k-*/lease/*.json"):
+        try:
+            yield json.loads(claim.read_text())["pid"]
+        except (OSError, ValueError):  # deleted, or not written whole, at this moment
+            continue
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_equals_an_undisturbed_one(here: Path) -> None:
+    small = ("recipes.sl_basic", "--training", "fake", "reading.limit=120", "epochs=3")
+    rates = ",".join(f"{number}e-3" for number in range(1, 9))
+    axes = ("--over", f"learning_rate={rates}", "--over", "seed=0..2")
+    sweep = (*small, "evaluation.metric=loss", "save_every=3", *axes, "--jobs", "2", "--name", "k")
+    draws = random.Random(0)
+    kills = {"driver": 0, "point": 0}
+    driver = command(*sweep)
+    deadline = time.monotonic() + 900
+    while time.monotonic() < deadline:
+        time.sleep(draws.uniform(0.2, 1.2))
+        if driver.poll() is not None:
+            break
+        if sum(kills.values()) >= 20 or not (here / "runs/k/sweep.json").exists():
+            continue
+        pids = list(holders(here / "runs"))
+        if draws.random() < 0.3:
+            driver.kill()
+            driver.wait()
+            kills["driver"] += 1
+            driver = command("resume", "k")
+        elif pids:
+            try:
+                os.kill(draws.choice(pids), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            kills["point"] += 1
+    assert driver.wait() == 0
+    assert kills["driver"] >= 3
+    assert kills["point"] >= 8
+    points = json.loads(invoke("sweep", "show", "k", "--json").stdout)["points"]
+    assert [point["status"] for point in points] == ["completed"] * 24
+    output(0, "sweep", *sweep, "--runs", "calm")
+    for point in points:
+        name = point["run"]
+        assert metrics(here / "runs" / name) == metrics(here / "calm" / name), name

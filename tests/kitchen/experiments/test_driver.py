@@ -1,0 +1,218 @@
+"""The driver of a sweep, with an executor whose processes do what a test asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from adapters.fake.blobs import FakeBlobs
+from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.config.order import Order
+from kitchen.errors import ConfigError
+from kitchen.experiments.driver import Driver, request_stop
+from kitchen.experiments.executors import CommandTemplate, Job, find_executor
+from kitchen.experiments.ledger import Ledger, Point, PointStatus, Sweep, configuration_digest
+from kitchen.experiments.worker import WorkerOptions
+from kitchen.runs.lock import InUse, lease
+from kitchen.runs.store import write_run
+
+STORE = AdapterChoice({"blobs": None})
+
+
+def order(rate: float) -> Order:
+    return Order("recipes.sl_basic:SlBasic", {"learning_rate": rate}, adapters={"training": "fake"})
+
+
+def ledger(count: int = 3) -> Ledger:
+    """Return the ledger of a new sweep of this many points."""
+    made = Ledger(FakeBlobs(), "lr")
+    orders = [order(0.1 * number) for number in range(1, count + 1)]
+    points = [
+        Point(at, configuration_digest(each), f"lr-{at}", {"learning_rate": at}, each)
+        for at, each in enumerate(orders, 1)
+    ]
+    digests = [point.digest for point in points]
+    axes = {"learning_rate": list(range(1, count + 1))}
+    made.create(Sweep("lr", "recipes.sl_basic", axes, digests, "local", 1, 1, "/"), points)
+    return made
+
+
+def record(of: Ledger, point: Point, status: str, reason: str = "") -> None:
+    """Write the record of a point's run, as its process would."""
+    content = {
+        "run": point.run,
+        "recipe": point.order.recipe,
+        "order": vars(point.order),
+        "attempts": [{"started": "2026-01-01", "seconds": 1.0}],
+        "facts": {},
+        "rendering": {},
+        "status": status,
+        "metrics": {"loss": 0.5},
+        "reason": reason,
+    }
+    write_run(of.blobs, point.run, content)
+
+
+@dataclass
+class Ended:
+    """A process that has ended, and the signals that it received before."""
+
+    code: int | None
+    stopped: int = 0
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def stop(self) -> None:
+        self.stopped += 1
+        self.code = 130
+
+
+@dataclass
+class Scripted:
+    """An executor that runs a function of the test in place of each process."""
+
+    ledger: Ledger
+    behave: Callable[[Point], int | None]
+    started: list[int] = field(default_factory=list)
+    jobs: list[Ended] = field(default_factory=list)
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
+        assert environment["OMP_NUM_THREADS"] == "2"
+        [point] = [point for point in self.ledger.points() if point.digest in command]
+        self.started.append(point.number)
+        self.jobs.append(Ended(self.behave(point)))
+        return self.jobs[-1]
+
+
+def drive(
+    of: Ledger, behave: Callable[[Point], int | None], *, jobs: int = 1, retry: bool = False
+) -> tuple[Scripted, Sequence[PointStatus]]:
+    executor = Scripted(of, behave)
+    driver = Driver(of, executor, jobs, 2, STORE, WorkerOptions(), lambda status: None)
+    return executor, driver.run(retry_failed=retry)
+
+
+def test_every_point_runs_once() -> None:
+    of = ledger()
+
+    def complete(point: Point) -> int:
+        record(of, point, "completed")
+        return 0
+
+    executor, statuses = drive(of, complete)
+    assert executor.started == [1, 2, 3]
+    assert {status.state for status in statuses} == {"completed"}
+    again, _ = drive(of, complete)
+    assert again.started == []
+
+
+def test_a_failed_point_stays_failed_until_retried() -> None:
+    of = ledger()
+    works = {1, 3}
+
+    def second_fails(point: Point) -> int:
+        state = "completed" if point.number in works else "failed"
+        record(of, point, state, "the loss is not finite")
+        return 0 if point.number in works else 1
+
+    _, statuses = drive(of, second_fails)
+    assert [status.state for status in statuses] == ["completed", "failed", "completed"]
+    assert statuses[1].reason == "the loss is not finite"
+    assert drive(of, second_fails)[0].started == []
+    works.add(2)
+    executor, statuses = drive(of, second_fails, retry=True)
+    assert executor.started == [2]
+    assert {status.state for status in statuses} == {"completed"}
+
+
+def test_a_killed_point_is_restarted() -> None:
+    of = ledger(1)
+    attempts: list[int] = []
+
+    def third_time_lucky(point: Point) -> int:
+        attempts.append(point.number)
+        of.blobs.write(f"{point.run}/save/{len(attempts)}.json", b"{}")
+        record(of, point, "completed" if len(attempts) == 3 else "running")
+        return 0 if len(attempts) == 3 else -9
+
+    _, statuses = drive(of, third_time_lucky)
+    assert [status.state for status in statuses] == ["completed"]
+    assert len(attempts) == 3
+
+
+def test_a_process_that_always_dies_is_given_up() -> None:
+    of = ledger(1)
+    executor, [status] = drive(of, lambda point: -11)
+    assert executor.started == [1, 1, 1]
+    assert status.state == "failed"
+    assert "killed by signal 11 3 times in a row" in status.reason
+    assert "kitchen.experiments.worker lr" in status.reason
+
+
+def test_a_request_stops_the_points_once() -> None:
+    of = ledger()
+
+    def stop_at_first(point: Point) -> None:
+        assert request_stop(of)
+
+    executor, statuses = drive(of, stop_at_first, jobs=2)
+    assert executor.started == [1, 2]
+    assert [job.stopped for job in executor.jobs] == [1, 1]
+    assert {status.state for status in statuses} == {"waiting"}
+
+
+def test_two_drivers_are_refused() -> None:
+    of = ledger()
+    with lease(of.blobs, "lr"), pytest.raises(InUse):
+        drive(of, lambda point: 0)
+
+
+def test_a_sweep_is_not_overwritten() -> None:
+    of = ledger()
+    with pytest.raises(ConfigError, match="kitchen sweep resume lr"):
+        of.create(of.sweep(), of.points())
+
+
+def test_the_run_of_a_point_has_its_settings() -> None:
+    of = ledger()
+    first, second, _ = of.points()
+    record(of, Point(1, "", first.run, {}, second.order), "completed")
+    with pytest.raises(ConfigError, match="has other settings than point 1"):
+        of.statuses()
+
+
+def test_a_damaged_ledger_is_named() -> None:
+    of = ledger()
+    name = f"lr/points/{of.points()[0].digest}.json"
+    data = of.blobs.read(name) or b""
+    of.blobs.write(name, data.replace(b"0.1", b"0.2"))
+    with pytest.raises(ConfigError, match="is damaged"):
+        of.points()
+    with pytest.raises(ConfigError, match="there is no sweep 'lt'; there are: lr"):
+        Ledger(of.blobs, "lt").sweep()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("loca", "did you mean 'local'"),
+        ("command: srun", "has no {command}"),
+        ("command: 'srun {command}", "No closing quotation"),
+    ],
+)
+def test_wrong_executors_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        find_executor(text)
+
+
+def test_a_command_template_runs_the_command() -> None:
+    as_words = CommandTemplate("env -u X {command}")
+    quoted = CommandTemplate("sh -c 'exec {command}'")
+    for template in (as_words, quoted):
+        job = template.start(["sh", "-c", 'test "$Y" = "a b"; exit $?'], {"Y": "a b"})
+        while job.exit_code() is None:
+            pass
+        assert job.exit_code() == 0
