@@ -26,7 +26,7 @@ State = Literal["waiting", "running", "completed", "failed", "stopped"]
 
 @dataclass(frozen=True)
 class Sweep:
-    """The plan of a sweep, which does not change once it has begun."""
+    """The plan of a sweep, which does not change after its start."""
 
     name: str
     recipe: str
