@@ -93,6 +93,16 @@ class FolderTokenizer:
         return tokenizer
 
     @property
+    def inner(self) -> Any:
+        """The tokenizer of transformers."""
+        return self._inner
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template in Jinja; None if there is none."""
+        return self._template(None) if self.chat else None
+
+    @property
     def chat(self) -> bool:
         return bool(self._own_template or self._inner.chat_template)
 
@@ -123,14 +133,14 @@ class FolderTokenizer:
         `special` adds no tokens before a text that begins with them, as rendered prompts do.
         """
         ids = np.asarray(self._inner.encode(text, add_special_tokens=False), np.int64)
-        before, after = self._added_tokens
+        before, after = self.added_tokens
         if not special or (before and ids[: len(before)].tolist() == before):
             return ids
         ids = np.asarray(self._inner.encode(text, add_special_tokens=True), np.int64)
         return ids[: len(ids) - len(after)]
 
     @cached_property
-    def _added_tokens(self) -> tuple[list[int], list[int]]:
+    def added_tokens(self) -> tuple[list[int], list[int]]:
         """The special tokens that the tokenizer adds before and behind a text."""
         plain = self._inner.encode("a", add_special_tokens=False)
         special = self._inner.encode("a", add_special_tokens=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ class PeftTraining:
             "top_logprobs",
             "export",
             "export merged",
+            "export gguf",
         }
     )
 
@@ -125,9 +127,25 @@ class PeftTraining:
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
         """Export a checkpoint or an adapter's folder for other programs."""
         _check_packages()
-        from adapters.peft.export import export
+        from adapters.peft.exporting.export import export
 
         export(self._hub, self._blobs, weights, folder, merged=merged)
+
+    def export_gguf(
+        self, weights: str | Checkpoint, file: Path, *, quantization: str, chat_template: str | None
+    ) -> None:
+        """Export a checkpoint or an adapter's folder as the GGUF file of a merged model."""
+        _check_packages("gguf")
+        from adapters.peft.exporting.export import export_gguf
+
+        export_gguf(
+            self._hub,
+            self._blobs,
+            weights,
+            file,
+            quantization=quantization,
+            chat_template=chat_template,
+        )
 
     def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]:
         """Return the saved checkpoints; raises CorruptCheckpoint for one that cannot be read."""
@@ -165,8 +183,10 @@ def _set_environment() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 
-def _check_packages() -> None:
+def _check_packages(*others: str) -> None:
     try:
+        for other in others:
+            import_module(other)
         import safetensors  # noqa: F401
         import torch  # noqa: F401
         import transformers  # noqa: F401

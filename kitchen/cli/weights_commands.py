@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
@@ -196,7 +196,11 @@ def evaluate(
 
 
 @app.command(
-    epilog=examples("kitchen export RUN my-lora", "kitchen export RUN@best my-model --merged")
+    epilog=examples(
+        "kitchen export RUN my-lora",
+        "kitchen export RUN@best my-model --merged",
+        "kitchen export RUN my-gguf --gguf q8_0",
+    )
 )
 def export(
     weights: Weights,
@@ -207,6 +211,15 @@ def export(
         bool,
         typer.Option("--merged", help="Merge the adapter into the model, and write it in float32."),
     ] = False,
+    gguf: Annotated[
+        Optional[Literal["f32", "f16", "q8_0"]],  # noqa: UP045
+        typer.Option(
+            "--gguf",
+            metavar="f32|f16|q8_0",
+            help="Merge the adapter into the model, and write a GGUF file of this type, with a "
+            "Modelfile for Ollama.",
+        ),
+    ] = None,
     training: Training = None,
     hub: Hub = None,
     blobs: Blobs = None,
@@ -217,12 +230,15 @@ def export(
 ) -> None:
     """Export weights for other programs.
 
-    The folder contains an adapter for peft or, with --merged, a whole model for transformers.
+    The folder contains an adapter for peft or, with --merged, a whole model for transformers. With
+    --gguf, it contains a whole model for llama.cpp and Ollama.
     """
     from kitchen.cli.commands.export import export as export_weights
 
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
-    exit_with(lambda: export_weights(weights, folder, adapters, merged=merged), debug=debug)
+    exit_with(
+        lambda: export_weights(weights, folder, adapters, merged=merged, gguf=gguf), debug=debug
+    )
 
 
 @app.command(

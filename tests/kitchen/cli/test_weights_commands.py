@@ -257,6 +257,14 @@ def test_an_exported_folder_gives_the_same_answers(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"out0", "out1"}
 
 
+def test_an_export_to_gguf_that_is_impossible_is_refused(tmp_path: Path) -> None:
+    command = ("export", "dish", str(tmp_path / "out"), "--gguf", "f16")
+    assert "FakeTraining writes no GGUF files" in output(4, *command)
+    assert "omit --merged" in output(2, *command, "--merged")
+    assert "q8_0" in output(2, *command[:-1], "q4")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_push_prints_the_url() -> None:
     assert output(0, "push", "dish", "me/soup", "--hub", "fake").endswith("memory://me/soup\n")
 

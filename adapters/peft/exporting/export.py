@@ -15,12 +15,14 @@ from torch import nn
 from adapters.folders import CONFIG, base_of, peft_base_fields, tokenizer_files
 from adapters.peft.adapter_folder import WEIGHTS, read_adapter
 from adapters.peft.checkpoints import SavedCheckpoint, read_checkpoint
+from adapters.peft.exporting.gguf_file import check_gguf, write_gguf
 from adapters.peft.model.base_model import BaseModel, load_base
 from adapters.peft.model.lora import LoraAdapter, adapted_paths, check_fit
 from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.sampling.frozen_model import check_base
 from adapters.peft.settings import Settings
 from adapters.progress_bars import progress_bars_disabled
+from adapters.tokenizer import load_tokenizer
 from kitchen.backend.atomic_folder import atomic_folder, check_folder_unused
 from kitchen.backend.folder_files import check_inside
 from kitchen.errors import BackendError
@@ -50,13 +52,11 @@ def export(
     Raises BackendError if there is no adapter to export, ConfigError for a folder in use.
     """
     check_folder_unused(folder)
-    if isinstance(weights, Checkpoint):
-        adapter = _from_checkpoint(hub, blobs, weights)
-    else:
-        adapter = _from_folder(hub, weights)
+    adapter = _find_adapter(hub, blobs, weights)
     with atomic_folder(folder) as part, COMPUTE_LOCK:
         if merged:
-            _write_merged(adapter, hub, part)
+            with progress_bars_disabled():
+                _merged_model(adapter, hub).save_pretrained(part)
         else:
             config = {**adapter.config, **peft_base_fields(adapter.model, adapter.base)}
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -65,6 +65,33 @@ def export(
         check_inside(adapter.tokenizer, files)
         for path in files:
             shutil.copyfile(path, part / path.name)
+
+
+def export_gguf(
+    hub: HubClient,
+    blobs: BlobStore,
+    weights: str | Checkpoint,
+    file: Path,
+    *,
+    quantization: str,
+    chat_template: str | None,
+) -> None:
+    """Write the merged model as a GGUF file; a `chat_template` replaces the tokenizer's.
+
+    Raises BackendError, before the model is loaded, if a GGUF file cannot hold it.
+    """
+    adapter = _find_adapter(hub, blobs, weights)
+    tokenizer = load_tokenizer(adapter.tokenizer, adapter.base)
+    checked = check_gguf(adapter.base, tokenizer, quantization)
+    with COMPUTE_LOCK:
+        model = _merged_model(adapter, hub)
+        write_gguf(checked, model, file, quantization, chat_template or tokenizer.chat_template)
+
+
+def _find_adapter(hub: HubClient, blobs: BlobStore, weights: str | Checkpoint) -> _PeftAdapter:
+    if isinstance(weights, Checkpoint):
+        return _from_checkpoint(hub, blobs, weights)
+    return _from_folder(hub, weights)
 
 
 def _from_checkpoint(hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint) -> _PeftAdapter:
@@ -104,7 +131,7 @@ def _from_folder(hub: HubClient, name: str) -> _PeftAdapter:
     )
 
 
-def _write_merged(adapter: _PeftAdapter, hub: HubClient, folder: Path) -> None:
+def _merged_model(adapter: _PeftAdapter, hub: HubClient) -> Any:
     from safetensors.torch import load
 
     check_inside(adapter.base, adapter.base.iterdir())
@@ -113,8 +140,7 @@ def _write_merged(adapter: _PeftAdapter, hub: HubClient, folder: Path) -> None:
     tensors = load(adapter.weights)
     check_fit(base.model, adapter.config, tensors, adapter.name)
     _merge(base, adapter.lora, tensors, adapter.name)
-    with progress_bars_disabled():
-        base.model.save_pretrained(folder)
+    return base.model
 
 
 def _merge(base: BaseModel, lora: Lora, tensors: Mapping[str, torch.Tensor], source: str) -> None:
