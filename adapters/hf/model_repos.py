@@ -12,6 +12,7 @@ from adapters.hf.cache import RepoCache, is_complete
 from adapters.hf.errors import HubRequest
 from adapters.hf.retry import call_hub
 from kitchen.errors import BackendError, did_you_mean
+from kitchen.progress import reporting
 
 T = TypeVar("T")
 
@@ -99,18 +100,20 @@ class ModelRepos(RepoCache):
         commit = self.commit(name)
         tree = self.tree(name)
         folder = self._folder(name, commit)
-        if _missing(folder, tree):
-            self.call(
-                name,
-                lambda: snapshot_download(
-                    name.repo,
-                    revision=commit,
-                    cache_dir=self.root,
-                    endpoint=self.host,
-                    allow_patterns=_INCLUDED,
-                    ignore_patterns=_EXCLUDED,
-                ),
-            )
+        if absent := _missing(folder, tree):
+            megabytes = sum(tree[path] for path in absent) / 1e6
+            with reporting(f"Downloading {name} ({megabytes:,.0f} MB)"):
+                self.call(
+                    name,
+                    lambda: snapshot_download(
+                        name.repo,
+                        revision=commit,
+                        cache_dir=self.root,
+                        endpoint=self.host,
+                        allow_patterns=_INCLUDED,
+                        ignore_patterns=_EXCLUDED,
+                    ),
+                )
             if missing := _missing(folder, tree):
                 raise BackendError(
                     f"model {str(name)!r}: {self.shown_host} sent only a part of {missing[0]}; try "

@@ -15,16 +15,17 @@ from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from kitchen.engine.observers import Observer, StageDone, StageStarted, WeightsSaved
-from kitchen.progress import LoopStep, Progress
+from kitchen.engine.observers import StageDone, StageStarted, WeightsSaved
+from kitchen.progress import LoopStep, Progress, Work
 from kitchen.recipe import Recipe
-from kitchen.runs.wording import clock, words
+from kitchen.runs.status import WorkObserver
+from kitchen.runs.wording import activity, clock, words
 from kitchen.safe_text import escape_controls
 from kitchen.secrets import printable
 from kitchen.types import Checkpoint, Metrics, Published, Samples, Table
@@ -34,6 +35,7 @@ WIDTH = 100  # columns where there is no terminal
 _SLOW = 1.0  # seconds after which a stage without metrics gets a line
 _LINE_SECONDS = 10.0  # between two lines about a loop,
 _LINE_SHARE = 0.1  # or this share of the loop, whichever comes first
+_WORK_SECONDS = 30.0  # between two lines about work within a stage
 # recorded, not shown
 _HIDDEN = {
     "learning_rate",
@@ -190,7 +192,59 @@ class _Line:
         return self.loops[-1]
 
 
-class ConsoleObserver(Observer):
+class WorkLines:
+    """Shows the progress of work in a bar on a terminal, and elsewhere in a line now and then."""
+
+    def __init__(self, out: Console, bar: Bar | None, task: TaskID | None) -> None:
+        self._out = out
+        self._bar = bar
+        self._task = task
+        self._started = self._printed = time.perf_counter()
+        self._printed_share = 0.0
+        self._announced: set[str] = set()
+
+    def start(self) -> None:
+        """Note that other work starts."""
+        self._started = self._printed = time.perf_counter()
+        self._printed_share = 0.0
+
+    def show(self, work: Work, activity: str) -> None:
+        """Show work outside of loops; `activity` names work that does not name itself."""
+        now = time.perf_counter()
+        if work.done == 0:
+            self.start()
+        text = ", ".join(filter(None, [work.activity or activity, work.count()]))
+        left = self._left(work, now)
+        if self._bar is None or self._task is None:
+            if self._is_due(work, now):
+                self._out.print(Text(printable(f"{text}{left}")), soft_wrap=True)
+        elif not work.is_over:
+            self._bar.update(
+                self._task, total=work.total, completed=work.done, description=text, detail=left
+            )
+
+    def _is_due(self, work: Work, now: float) -> bool:
+        """Return whether a plain line is due, and note that it is printed."""
+        if not work.unit:
+            is_new = work.activity not in self._announced and not work.is_over
+            self._announced.add(work.activity)
+            return is_new
+        share = work.done / work.total if work.total else 0.0
+        due = now - self._printed >= _WORK_SECONDS and not work.is_over
+        if due and (share - self._printed_share >= _LINE_SHARE or now - self._printed >= 300):
+            self._printed, self._printed_share = now, share
+            return True
+        return False
+
+    def _left(self, work: Work, now: float) -> str:
+        """Return the time left at the average speed so far."""
+        if not work.total or not 0 < work.done < work.total:
+            return ""
+        seconds = (work.total - work.done) * (now - self._started) / work.done
+        return f"  {clock(seconds)} left"
+
+
+class ConsoleObserver(WorkObserver):
     """Prints the progress of a run; `close` may be called at any time, and more than once.
 
     `headline` are the names of the metrics that are shown first and always: a metric that is
@@ -210,6 +264,9 @@ class ConsoleObserver(Observer):
         self.exported: Checkpoint | None = None  # the last one
         self._bar = _bar(out) if out.is_terminal else None
         self._task: TaskID | None = None
+        self._work = WorkLines(out, None, None)
+        self._activity = ""  # of the stage outside loops that started last; empty inside a loop
+        self._detail = ""  # beside the bar of a loop
 
     def run_started(self, run: str, step: Step) -> None:
         self._print(f"run {run}")
@@ -223,13 +280,26 @@ class ConsoleObserver(Observer):
                     self._passes.add(name)
         if self._bar is not None:
             self._task = self._bar.add_task("", total=None, detail="")
+            self._work = WorkLines(self._out, self._bar, self._task)
             self._bar.start()
 
     def stage_started(self, event: StageStarted) -> None:
-        outside_loops = event.progress == Progress()
-        if self._bar is not None and self._task is not None and outside_loops:
-            name = words(event.stage.title())
-            self._bar.reset(self._task, total=None, description=name, detail="")
+        loops = event.location.loops
+        self._activity = "" if loops else activity(event.stage.title())
+        if self._bar is None or self._task is None:
+            return
+        if not loops:
+            self._bar.reset(self._task, total=None, description=self._activity, detail="")
+        elif loops[-1].loop not in self._loops:  # no step has published metrics yet
+            self._bar.update(self._task, description=self._head(loops), detail="")
+
+    def work_reported(self, work: Work) -> None:
+        if work.activity or self._activity:
+            self._work.show(work, self._activity)
+        elif self._bar is not None and self._task is not None:
+            count = "" if work.is_over else work.count()
+            detail = "  ".join(filter(None, [self._detail, count]))
+            self._bar.update(self._task, detail=detail)
 
     def stage_done(self, event: StageDone) -> None:
         if not (event.published or self._lines) and event.seconds < _SLOW:
@@ -282,13 +352,14 @@ class ConsoleObserver(Observer):
         line.metrics |= {name: value for name, value in metrics.items() if _is_shown(name)}
         if self._bar is not None and self._task is not None:
             shown = self._ordered(line.metrics, most=len(self._headline) or 1)
-            head = self._head(line)
+            head = self._head(line.loops)
+            self._detail = loop.detail(shown, self._out.width - len(head) - _bar_room(self._out))
             self._bar.update(
                 self._task,
                 total=None if progress.done is None else 1.0,
                 completed=done,
                 description=head,
-                detail=loop.detail(shown, self._out.width - len(head) - _bar_room(self._out)),
+                detail=self._detail,
             )
         return line
 
@@ -302,16 +373,16 @@ class ConsoleObserver(Observer):
             ordered.setdefault(name, value)
         return ordered
 
-    def _head(self, line: _Line) -> str:
+    def _head(self, loops: tuple[LoopStep, ...]) -> str:
         """Return the place of a step, such as `epoch 1/2, step 5/20`."""
         parts = []
-        for at in line.loops:
+        for at in loops:
             if at.loop in self._passes:
                 name = re.sub(r"(?<=[sxh])es$|s$", "", words(at.loop).lower())  # epoch of Epochs
                 parts += [f"{name} {self._count(at)}"] if (at.total or 0) > 1 else []
         others = [name for name in self._ahead if name not in self._passes]
-        name = "step" if len(others) <= 1 else f"{words(line.at.loop)} step"
-        return ", ".join([*parts, f"{name} {self._count(line.at)}"])
+        name = "step" if len(others) <= 1 else f"{words(loops[-1].loop)} step"
+        return ", ".join([*parts, f"{name} {self._count(loops[-1])}"])
 
     def _count(self, at: LoopStep) -> str:
         """Return `5/20`, `5 of at most 20` if the loop may end early, or `5` without a length."""
@@ -340,7 +411,7 @@ class ConsoleObserver(Observer):
             self._latest |= {name: line.metrics[name] for name in measured}
             due = loop.due(line.now, line.done)
             if (due or is_new) and (self._bar is None or line.done > 1 - 1e-9 or is_new):
-                head = f"{self._head(line)}  "
+                head = f"{self._head(line.loops)}  "
                 room = self._out.width - len(head) if self._out.is_terminal else math.inf
                 self._print(head + loop.detail(self._ordered(line.metrics, _SHOWN), room))
             if due and line.sample:
@@ -389,12 +460,19 @@ def _sample_line(sample: Mapping[str, Any]) -> str:
     return f"  rollout, {value}: {shown}"
 
 
+class _Percentage(ProgressColumn):
+    """The completed share; empty where the total is unknown."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.total is None else f"{task.percentage:>3.0f} %")
+
+
 def _bar(out: Console) -> Bar:
     wide = out.width > WIDTH
     return Bar(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24 if wide else 8),
-        *([TextColumn("{task.percentage:>3.0f} %")] if wide else []),
+        *([_Percentage()] if wide else []),
         TextColumn("{task.fields[detail]}", markup=False),
         console=out,
         transient=True,

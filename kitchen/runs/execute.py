@@ -16,10 +16,12 @@ from kitchen.engine.runner import run as run_plan
 from kitchen.engine.scope import Scope
 from kitchen.engine.stop import StopSignal, refuse_running_loop
 from kitchen.errors import ConfigError, ResumeError, describe_error
+from kitchen.progress import listening_to_work
 from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure, copy_log_to
 from kitchen.runs.record import RunRecord
+from kitchen.runs.status import WorkObserver
 from kitchen.runs.store import check_new_run_name, discard_failed_run
 from kitchen.types import RenderingSettings
 
@@ -60,7 +62,8 @@ def execute(
         rendering = _rendering(recipe, order)
         record = RunRecord(kitchen.blobs, run, order, rendering=rendering, **accepted)
         group = ObserverGroup((record, *observers))
-        with copy_log_to(record.log):
+        listeners = [each.work_reported for each in observers if isinstance(each, WorkObserver)]
+        with copy_log_to(record.log), listening_to_work(*listeners):
             return _run_recorded(plan, recipe, kitchen, run, group, stop_signal)
 
 

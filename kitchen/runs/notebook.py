@@ -12,7 +12,7 @@ from typing import Any
 
 from kitchen.runs.handle import Run
 from kitchen.runs.status import Event, Status
-from kitchen.runs.wording import clock, words
+from kitchen.runs.wording import activity, clock
 from kitchen.secrets import printable
 
 _INTERVAL = 0.5  # seconds between two updates
@@ -89,7 +89,7 @@ class NotebookProgress:
     def _parts(self, status: Status) -> list[str]:
         parts = [f"run {self._run.id}"]
         if status.state == "running":
-            parts.append(words(status.stage) or "starting")
+            parts.append(_doing(status))
         else:
             parts.append(status.state)
         if status.epoch is not None:
@@ -115,3 +115,10 @@ class NotebookProgress:
         if status.done <= done:
             return None
         return (1 - status.done) * (status.seconds - seconds) / (status.done - done)
+
+
+def _doing(status: Status) -> str:
+    """Return what a run does now, with the progress of the work if there is any."""
+    named = status.work.activity if status.work else ""
+    count = status.work.count() if status.work else ""
+    return ", ".join(filter(None, [named or activity(status.stage) or "starting", count]))

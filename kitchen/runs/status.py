@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kitchen.engine.observers import Observer, StageDone, StageStarted
+from kitchen.progress import Work
 from kitchen.types import Metrics
 from kitchen.workflow import ForEach, Step, walk
 
@@ -26,6 +27,7 @@ class Status:
     done: float | None = 0.0  # share of the outermost loop, 0..1; None if unknown
     seconds: float = 0.0  # since this process started or resumed the run
     stage: str = ""  # the one that started last
+    work: Work | None = None  # progress within the stage, if it reports any
 
 
 EventKind = Literal["start", "progress", "complete"]
@@ -48,7 +50,14 @@ class Event:
 Listener = Callable[[Event], object]
 
 
-class RunStatus(Observer):
+class WorkObserver(Observer):
+    """An observer that also receives the progress of the work within a stage."""
+
+    def work_reported(self, work: Work) -> None:
+        """Work has progressed; called from any thread, many times per second."""
+
+
+class RunStatus(WorkObserver):
     """Tracks a run; `status` is replaced, never changed, so that any thread may read it."""
 
     def __init__(
@@ -65,11 +74,12 @@ class RunStatus(Observer):
         self._metrics = dict(earlier)  # the last of each, earlier attempts included
         self._history: list[Event] = []  # all events except progress
         self._status = Status(loss=self._metrics.get("loss"))
+        self._work: Work | None = None  # apart, because any thread may set it
 
     @property
     def status(self) -> Status:
         end = self._end_time or time.perf_counter()
-        return replace(self._status, seconds=end - self._start_time)
+        return replace(self._status, work=self._work, seconds=end - self._start_time)
 
     @property
     def started(self) -> bool:
@@ -100,6 +110,10 @@ class RunStatus(Observer):
 
     def stage_started(self, event: StageStarted) -> None:
         self._status = replace(self._status, stage=event.stage.title())
+        self._work = None
+
+    def work_reported(self, work: Work) -> None:
+        self._work = None if work.is_over else work
 
     def stage_done(self, event: StageDone) -> None:
         metrics: dict[str, float] = {}

@@ -4,6 +4,29 @@ from __future__ import annotations
 
 import re
 
+# where the name of a stage is not how people say it
+_ACTIVITIES = {
+    "EvaluateBase": "Evaluating the base model",
+    "EvaluateBaseJudge": "Evaluating the judge before training",
+    "EvaluateBasePolicy": "Evaluating the base model",
+    "EvaluateClaimWeights": "Evaluating the weights on claims",
+    "EvaluateTeacher": "Evaluating the teacher",
+    "EvaluateTrainedPolicy": "Evaluating the trained model",
+    "EvaluateWeights": "Evaluating the trained model",
+    "ComputeReferenceLogprobs": "Computing reference log-probabilities",
+    "OpenSession": "Opening the session",
+    "PrecomputeReferenceLogprobs": "Computing reference log-probabilities",
+    "RenderDataset": "Rendering the training data",
+    "RenderHeldOut": "Rendering the held-out data",
+    "LoadDataset": "Reading the data set",
+}
+# verbs that begin the name of a stage
+_VERBS = """
+Act Attach Build Calibrate Check Compare Compute Drop Evaluate Export Flag Generate Identify Judge
+Load Make Measure Monitor Open Precompute Publish Rank Read Render Replace Report Require Run Sample
+Save Score Skip Start Track Unpack Validate Write
+"""
+_DOUBLED = frozenset({"Drop", "Flag", "Run", "Skip"})  # their last letter is doubled before -ing
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -14,6 +37,20 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def activity(title: str) -> str:
+    """Return what a stage does while it runs: `Evaluating the base model` for `EvaluateBase`."""
+    return _ACTIVITIES.get(title) or _present_participle(words(title))
+
+
+def _present_participle(text: str) -> str:
+    """Return `Rendering pairs` for `Render pairs`; a text that starts with no verb as it is."""
+    verb, _, others = text.partition(" ")
+    if verb not in _VERBS.split():
+        return text
+    stem = verb.removesuffix("e")
+    return f"{stem}{stem[-1] * (verb in _DOUBLED)}ing {others}".strip()
 
 
 def words(title: str) -> str:

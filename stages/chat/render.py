@@ -14,6 +14,7 @@ import structlog
 
 from kitchen.errors import ConfigError, DataError, check_name
 from kitchen.ports.sampling import Tokenizer
+from kitchen.progress import counted
 from kitchen.stage import Stage
 from kitchen.types import Datum, Metrics, Table
 from stages.chat.conversations import Conversation, TrainRows
@@ -230,7 +231,7 @@ class RenderedDatums(Sequence[Datum]):
         self.first_stripped = ""  # place of the first row with an answer that is stripped
         self._has_text = False  # some text is trained on, not only stop tokens
         tokens_left = cached_tokens
-        for conversation in rows:
+        for conversation in counted(rows, "rows"):
             row = _render_row(conversation, tokenizer, render)
             self.counts += row.counts
             if row.counts.empty_answers and not self.first_empty:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from kitchen.errors import DataError
 from kitchen.ports import Dataset, Row, StreamedRow
+from kitchen.progress import counted
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Samples, Table
 from stages.data.views import rename_row, select
@@ -86,7 +87,8 @@ class RowReader:
 
     def good_rows(self, data: Dataset, bad: BadRows) -> Dataset:
         """Return the rows of a data set that can be parsed; the others are recorded."""
-        good = [index for index in range(len(data)) if self._is_good(data, index, bad)]
+        indices = counted(range(len(data)), "rows")
+        good = [index for index in indices if self._is_good(data, index, bad)]
         if not good:
             raise bad.all_bad()
         return data if len(good) == len(data) else select(data, good)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import numpy as np
 
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError
-from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
+from kitchen.progress import gather_counted
 from kitchen.stage import Stage
 from kitchen.types import Array, Facts, Metrics, Tokens
 from stages.chat.conversations import Conversation, with_system_prompt
@@ -114,9 +114,8 @@ class ComputeTeacherLogprobs(Stage):
         self, teachers: Teachers, batch: TaskBatch, rollouts: Rollouts
     ) -> tuple[RolloutLogprobs, Metrics]:
         inputs = await teachers.inputs(batch, rollouts)
-        logprobs = await asyncio.gather(
-            *[arrival(answer.teacher.logprobs(answer.tokens)) for answer in inputs]
-        )
+        requests = [answer.teacher.logprobs(answer.tokens) for answer in inputs]
+        logprobs = await gather_counted(requests, "sequences")
         aligned = [answer.aligned(lp) for answer, lp in zip(inputs, logprobs, strict=True)]
         return reference_kl(rollouts, aligned, "teacher")
 

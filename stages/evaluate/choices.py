@@ -13,6 +13,7 @@ import numpy as np
 
 from kitchen.errors import DataError, Diverged
 from kitchen.ports import Sampler, Tokenizer, arrival
+from kitchen.progress import gather_counted
 from kitchen.types import Datum
 from stages.chat.conversations import Conversation, Message
 from stages.chat.prompts import all_too_long, answer_content, prompt_messages, prompt_text
@@ -113,7 +114,7 @@ async def score_choices(
     async def score(data: Sequence[Datum]) -> Sequence[float]:
         return await asyncio.gather(*(_answer_logprob(sampler, datum, stop_ids) for datum in data))
 
-    logprobs = await asyncio.gather(*(score(data) for data in rendered))
+    logprobs = await gather_counted((score(data) for data in rendered), "rows")
     return tuple(
         _scored(row, at, logprobs[at]) for at, row in enumerate(conversations) if rendered[at]
     )

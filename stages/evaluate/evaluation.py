@@ -25,6 +25,7 @@ from kitchen.ports import (
     arrival,
     start,
 )
+from kitchen.progress import counted, gather_counted
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Table, Tries
 from stages.chat.conversations import Conversation
@@ -285,12 +286,13 @@ class _Evaluator:
 
     async def _likelihood(self, conversations: Sequence[Conversation]) -> Likelihood:
         """Measure the rows of a set, without those that are dropped because they are too long."""
-        rendered = [(row.where, self.render.datums(row, self.tokenizer)) for row in conversations]
+        all_rows = counted(conversations, "rows")
+        rendered = [(row.where, self.render.datums(row, self.tokenizer)) for row in all_rows]
         rows = [(where, data) for where, data in rendered if data]
         indices = tuple(at for at, (_, data) in enumerate(rendered) if data)
         if not rows:
             raise all_too_long(conversations, self.tokenizer, self.render)
-        nats = await asyncio.gather(*(self._nats(data) for _, data in rows))
+        nats = await gather_counted((self._nats(data) for _, data in rows), "rows")
         for (where, _), row_nats in zip(rows, nats, strict=True):
             if not math.isfinite(row_nats):
                 raise Diverged(f"{where}: the loss of this row is not finite: the weights diverged")

@@ -9,6 +9,7 @@ from contextlib import closing
 from kitchen.errors import ConfigError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports.datasets import Row
 from kitchen.ports.environments import StepResult
+from kitchen.progress import gather_counted
 from stages.chat.conversations import Conversation
 from stages.chat.plain_text import parse_row
 from stages.chat.prompts import prefill_text, reference_answer
@@ -87,7 +88,8 @@ async def score_answers(
             return describe_error(error)
 
     with closing(FunctionPool()) as workers:
-        results = list(await asyncio.gather(*(score(at, workers) for at in range(len(answers)))))
+        scores = (score(at, workers) for at in range(len(answers)))
+        results = await gather_counted(scores, "scored answers")
     if len(errors) > MAX_FAILED * len(answers):
         first = min(errors)
         raise RunFailed(

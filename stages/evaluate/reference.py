@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError
-from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
+from kitchen.progress import gather_counted
 from kitchen.stage import Stage
 from kitchen.types import Facts, Floats, Sampled, Tokens
 
@@ -112,9 +112,9 @@ async def sample_answers(
         sampler.sample(prompt, seed=seed, **options)
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
-    return list(await asyncio.gather(*map(arrival, futures)))
+    return await gather_counted(futures, "answers", each=options.get("count", 1))
 
 
 async def score_sequences(sampler: Sampler, sequences: Sequence[Tokens]) -> list[Floats]:
     """Return the (T,) log-probabilities of each sequence in nats, the first NaN; all at once."""
-    return list(await asyncio.gather(*[arrival(sampler.logprobs(tokens)) for tokens in sequences]))
+    return await gather_counted([sampler.logprobs(tokens) for tokens in sequences], "sequences")

@@ -10,6 +10,7 @@ import numpy as np
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.ports.datasets import Row
+from kitchen.progress import counted
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation
@@ -327,7 +328,7 @@ class RenderLabelledAnswers(Stage):
         answers: list[RenderedAnswer] = []
         longest = longest_sequence(self.render.max_tokens, tokenizer)
         stripped: list[tuple[str, int]] = []
-        for index, row in enumerate(rows):
+        for index, row in enumerate(counted(rows, "rows")):
             rendered = render_row(row.conversation, tokenizer, self.render)
             if rendered.counts.stripped_answers:
                 stripped.append((row.conversation.where, rendered.counts.stripped_answers))

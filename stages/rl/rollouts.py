@@ -19,7 +19,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from kitchen.errors import DataError, KitchenError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
 from kitchen.ports.environments import Env, Task
-from kitchen.progress import Progress
+from kitchen.progress import Progress, gather_counted
 from kitchen.stage import Stage
 from kitchen.types import (
     Array,
@@ -285,8 +285,8 @@ class RolloutRunner:
         """Sample one answer for each rollout, then step all environments."""
         prompts = [(state, self._prompt(state)) for state in states]
         readable = [(state, prompt) for state, prompt in prompts if prompt is not None]
-        sampled = await asyncio.gather(
-            *(self._sample(state, prompt, turn) for state, prompt in readable)
+        sampled = await gather_counted(
+            (self._sample(state, prompt, turn) for state, prompt in readable), "answers"
         )
         answered = []
         for (state, prompt), answer in zip(readable, sampled, strict=True):

@@ -21,6 +21,7 @@ from adapters.peft.settings import Settings
 from adapters.progress_bars import progress_bars_disabled
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
+from kitchen.progress import reporting
 from kitchen.types import Lora
 
 # nothing is fetched, and no code of the folder is run
@@ -66,7 +67,8 @@ def load_base(
             f"{name} is a LoRA adapter, not a whole model: sample from it as it is, or open its "
             f"base model {base_model_name(folder)!r} for training"
         )
-    model = _open(folder, settings, device, dtype)
+    with reporting(f"Loading {_short_name(name)} (reading {_megabytes(folder)})"):
+        model = _open(folder, settings, device, dtype)
     model.requires_grad_(False).eval()
     if settings.quantization == "none":
         model.to(device)
@@ -75,6 +77,16 @@ def load_base(
     if model.config._attn_implementation == "sdpa":
         use_tiled_attention(model)
     return BaseModel(name, folder, hub.sha256(name), model, choose_forward_mode(name, model))
+
+
+def _short_name(name: str) -> str:
+    """Return the name of a model without its owner or folder."""
+    return Path(name.rpartition(":")[2]).name or name
+
+
+def _megabytes(folder: Path) -> str:
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return f"{size / 1e6:,.0f} MB"
 
 
 def _open(folder: Path, settings: Settings, device: torch.device, dtype: torch.dtype) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import collections
 import concurrent.futures
+import contextvars
 import queue
 import threading
 import weakref
@@ -105,7 +106,8 @@ class Worker:
         """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-        self._thread.jobs.put((future, job, exclusive))
+        context = contextvars.copy_context()  # by which a job reports its progress to the caller
+        self._thread.jobs.put((future, partial(context.run, job), exclusive))
         return future
 
     def close(self) -> None:

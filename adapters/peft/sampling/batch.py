@@ -29,6 +29,7 @@ from adapters.peft.sampling.requests import (
 )
 from adapters.peft.sampling.scheduler import Scheduler
 from kitchen.errors import ConfigError
+from kitchen.progress import report_work
 from kitchen.types import Array, Datum, Sampled, Tokens
 
 STEPS_PER_TURN = 64  # tokens of each completion before another worker may have its turn
@@ -161,6 +162,7 @@ def _sample(
     running = lanes.run(create_schedulers)
     cached.clear()  # each lane releases the KV that it has used
     while any(lanes.map(lambda _, scheduler: scheduler.advance(STEPS_PER_TURN), running)):
+        report_work(sum(row.is_complete for row in rows), len(rows), unit="answers")
         yield_turn()
     model.end_batch()
     model.conversations.put(scheduler.finished_kv for scheduler in running)

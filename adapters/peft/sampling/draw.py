@@ -47,6 +47,10 @@ class Row:
         longest = max((len(text.encode()) for text in self._stop_texts), default=0)
         self._tail = longest + 4
 
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.stop_reason)
+
     def uniform(self) -> float:
         return float(self._rng.random())
 

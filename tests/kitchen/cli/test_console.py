@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from kitchen.cli.console import ConsoleObserver, print_wrapped, table
 from kitchen.engine.observers import StageDone, StageStarted
-from kitchen.progress import Location, Progress
+from kitchen.progress import Location, Progress, Work
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Published, Samples, Table
 from kitchen.workflow import for_each, sequence
@@ -30,6 +31,13 @@ class Passes(Stage):
 
     def run(self) -> Iterable[str]:
         return ["first", "second"]
+
+
+class EvaluateBase(Stage):
+    """A stage outside loops."""
+
+    def run(self) -> None:
+        return None
 
 
 class Report(Stage):
@@ -215,3 +223,42 @@ def test_a_rollout_is_shown_with_its_reward() -> None:
     [_, line] = file.getvalue().splitlines()
     assert line.startswith("  rollout, reward 0.5: a \\x1b[31mbbb")
     assert line.endswith("b...")
+
+
+def test_work_is_shown_in_the_bar_with_its_stage_and_count() -> None:
+    file = io.StringIO()
+    out = Console(file=file, width=80, force_terminal=True, highlight=False)
+    observer = ConsoleObserver(out)
+    observer.run_started("mine-1", sequence(EvaluateBase()))
+    observer.stage_started(StageStarted(EvaluateBase(), Progress()))
+    observer.work_reported(Work(activity="Loading tiny (reading 90 MB)"))
+    observer.work_reported(Work(0, 460, "answers"))
+    observer.work_reported(Work(120, 460, "answers"))
+    observer.close()
+    assert "Evaluating the base model, 120/460 answers" in file.getvalue()
+    assert " left" in file.getvalue()
+
+
+def test_plain_output_announces_a_wait_once_and_no_short_work() -> None:
+    out, file = plain_console()
+    observer = ConsoleObserver(out)
+    observer.stage_started(StageStarted(EvaluateBase(), Progress()))
+    for done in (0, 1):
+        observer.work_reported(Work(done, done or None, activity="Downloading a/b (90 MB)"))
+    for done in range(460):
+        observer.work_reported(Work(done, 460, "answers"))
+    observer.work_reported(Work(activity="Downloading a/b (90 MB)"))
+    assert file.getvalue() == "Downloading a/b (90 MB)\n"
+
+
+def test_work_in_a_loop_is_shown_beside_its_step() -> None:
+    file = io.StringIO()
+    out = Console(file=file, width=100, force_terminal=True, highlight=False)
+    observer = ConsoleObserver(out)
+    observer.run_started("mine-1", sequence(for_each(Batches())(Report())))
+    progress = Progress(0, 0.0, 0.25)
+    location = RECIPE.iteration("Batches", progress)
+    observer.stage_started(StageStarted(Report(), progress, location))
+    observer.work_reported(Work(12, 64, "answers"))
+    observer.close()
+    assert re.search(r"step 1/4 .*12/64 answers", file.getvalue())
