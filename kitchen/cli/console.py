@@ -298,7 +298,7 @@ class ConsoleObserver(WorkObserver):
             self._work.show(work, self._activity)
         elif self._bar is not None and self._task is not None:
             count = "" if work.is_over else work.count()
-            detail = "  ".join(filter(None, [self._detail, count]))
+            detail = "  ".join(filter(None, [count, self._detail]))
             self._bar.update(self._task, detail=detail)
 
     def stage_done(self, event: StageDone) -> None:
