@@ -11,8 +11,8 @@ from typing import TypeVar
 from adapters.hf.cache import RepoCache, is_complete
 from adapters.hf.errors import HubRequest
 from adapters.hf.retry import call_hub
+from kitchen.backend.work import reporting
 from kitchen.errors import BackendError, did_you_mean
-from kitchen.progress import reporting
 
 T = TypeVar("T")
 

@@ -21,8 +21,9 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from kitchen.backend.work import Work
 from kitchen.engine.observers import StageDone, StageStarted, WeightsSaved
-from kitchen.progress import LoopStep, Progress, Work
+from kitchen.progress import LoopStep, Progress
 from kitchen.recipe import Recipe
 from kitchen.runs.status import WorkObserver
 from kitchen.runs.wording import activity, clock, words

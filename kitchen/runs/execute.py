@@ -8,6 +8,7 @@ from typing import Any, cast
 import structlog
 from pydantic import ValidationError
 
+from kitchen.backend.work import listening_to_work
 from kitchen.config.adapters import Kitchen
 from kitchen.config.order import Order
 from kitchen.engine.observers import Observer, ObserverGroup
@@ -16,7 +17,6 @@ from kitchen.engine.runner import run as run_plan
 from kitchen.engine.scope import Scope
 from kitchen.engine.stop import StopSignal, refuse_running_loop
 from kitchen.errors import ConfigError, ResumeError, describe_error
-from kitchen.progress import listening_to_work
 from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure, copy_log_to

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kitchen.backend.work import Work
 from kitchen.engine.observers import Observer, StageDone, StageStarted
-from kitchen.progress import Work
 from kitchen.types import Metrics
 from kitchen.workflow import ForEach, Step, walk
 

@@ -12,9 +12,9 @@ from typing import Any, get_args
 import numpy as np
 import structlog
 
+from kitchen.backend.work import counted
 from kitchen.errors import ConfigError, DataError, check_name
 from kitchen.ports.sampling import Tokenizer
-from kitchen.progress import counted
 from kitchen.stage import Stage
 from kitchen.types import Datum, Metrics, Table
 from stages.chat.conversations import Conversation, TrainRows

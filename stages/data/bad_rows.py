@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from kitchen.backend.work import counted
 from kitchen.errors import DataError
 from kitchen.ports import Dataset, Row, StreamedRow
-from kitchen.progress import counted
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Samples, Table
 from stages.data.views import rename_row, select

@@ -10,9 +10,9 @@ from itertools import chain
 import numpy as np
 
 from kitchen.artifacts.weights import find_weights
+from kitchen.backend.work import gather_counted
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
-from kitchen.progress import gather_counted
 from kitchen.stage import Stage
 from kitchen.types import Array, Facts, Metrics, Tokens
 from stages.chat.conversations import Conversation, with_system_prompt

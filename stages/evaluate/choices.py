@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from kitchen.backend.work import gather_counted
 from kitchen.errors import DataError, Diverged
 from kitchen.ports import Sampler, Tokenizer, arrival
-from kitchen.progress import gather_counted
 from kitchen.types import Datum
 from stages.chat.conversations import Conversation, Message
 from stages.chat.prompts import all_too_long, answer_content, prompt_messages, prompt_text

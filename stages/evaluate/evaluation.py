@@ -14,6 +14,7 @@ import numpy as np
 import structlog
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from kitchen.backend.work import counted, gather_counted
 from kitchen.errors import ConfigError, DataError, Diverged, check_name
 from kitchen.ports import (
     BlobStore,
@@ -25,7 +26,6 @@ from kitchen.ports import (
     arrival,
     start,
 )
-from kitchen.progress import counted, gather_counted
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Table, Tries
 from stages.chat.conversations import Conversation

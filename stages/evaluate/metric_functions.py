@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+from kitchen.backend.work import gather_counted
 from kitchen.errors import ConfigError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports.datasets import Row
 from kitchen.ports.environments import StepResult
-from kitchen.progress import gather_counted
 from stages.chat.conversations import Conversation
 from stages.chat.plain_text import parse_row
 from stages.chat.prompts import prefill_text, reference_answer

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from kitchen.artifacts.weights import find_weights
+from kitchen.backend.work import gather_counted
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
-from kitchen.progress import gather_counted
 from kitchen.stage import Stage
 from kitchen.types import Facts, Floats, Sampled, Tokens
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kitchen.backend.work import counted
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.ports.datasets import Row
-from kitchen.progress import counted
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.chat.conversations import Conversation, parse_conversation

@@ -16,10 +16,11 @@ import numpy as np
 import structlog
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from kitchen.backend.work import gather_counted
 from kitchen.errors import DataError, KitchenError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
 from kitchen.ports.environments import Env, Task
-from kitchen.progress import Progress, gather_counted
+from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import (
     Array,

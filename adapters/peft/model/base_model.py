@@ -19,9 +19,9 @@ from adapters.peft.model.lora import report_untrained, target_paths
 from adapters.peft.model.network import ForwardMode, choose_forward_mode
 from adapters.peft.settings import Settings
 from adapters.progress_bars import progress_bars_disabled
+from kitchen.backend.work import reporting
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
-from kitchen.progress import reporting
 from kitchen.types import Lora
 
 # nothing is fetched, and no code of the folder is run

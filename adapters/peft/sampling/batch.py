@@ -28,8 +28,8 @@ from adapters.peft.sampling.requests import (
     resolve,
 )
 from adapters.peft.sampling.scheduler import Scheduler
+from kitchen.backend.work import report_work
 from kitchen.errors import ConfigError
-from kitchen.progress import report_work
 from kitchen.types import Array, Datum, Sampled, Tokens
 
 STEPS_PER_TURN = 64  # tokens of each completion before another worker may have its turn

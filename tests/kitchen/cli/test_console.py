@@ -9,9 +9,10 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console
 
+from kitchen.backend.work import Work
 from kitchen.cli.console import ConsoleObserver, print_wrapped, table
 from kitchen.engine.observers import StageDone, StageStarted
-from kitchen.progress import Location, Progress, Work
+from kitchen.progress import Location, Progress
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Published, Samples, Table
 from kitchen.workflow import for_each, sequence
