@@ -44,7 +44,7 @@ class Rl(RewardedRecipe):
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
                 rl.Snapshot(),
                 rl.SampleRollouts(self.group, self.playing, self.seed, self.rendering),
-                rl.ReportRollouts(),
+                rl.ReportRollouts(mask_truncated=self.mask_truncated),
                 *([rl.ComputeReferenceLogprobs()] if with_reference else []),
                 rl.ComputeAdvantages(self.advantages, *kl, self.loss == "dro", self.mask_truncated),
                 for_each(rl.Minibatches(self.updates))(

@@ -67,6 +67,7 @@ def complete(opened: OpenWeights, request: CompletionRequest) -> Completions:
             temperature=request.params.temperature,
             top_p=request.params.top_p,
             seed=request.params.seed,
+            stop=request.params.stop,
         ).result()
     prefix = "" if request.raw else separator or ""
     texts = [answer_text(one.tokens, tokenizer).removeprefix(prefix) for one in sampled]

@@ -78,6 +78,7 @@ class SamplingParams:
     temperature: float
     top_p: float
     seed: int
+    stop: Sequence[str] = ()  # texts that end a completion, besides the model's own stop tokens
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from kitchen.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kitchen.artifacts.open import SamplingParams
 
 app = typer.Typer()
@@ -94,6 +96,10 @@ def sample(
     temperature: Temperature = 0.7,
     top_p: TopP = 1.0,
     seed: Seed = 0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", metavar="TEXT", help="Text that ends a completion; repeatable."),
+    ] = None,
     system: System = "",
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")
@@ -112,7 +118,7 @@ def sample(
     from kitchen.cli.commands.sample import sample as sample_weights
 
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
-    params = _sampling_params(max_tokens, temperature, top_p, seed)
+    params = _sampling_params(max_tokens, temperature, top_p, seed, stop or ())
     request = CompletionRequest(prompt, params, count=n, system=system, raw=raw)
     exit_with(lambda: sample_weights(weights, request, adapters, json=json), debug=debug)
 
@@ -149,11 +155,11 @@ def chat(
 
 
 def _sampling_params(
-    max_tokens: int, temperature: float, top_p: float, seed: int
+    max_tokens: int, temperature: float, top_p: float, seed: int, stop: Sequence[str] = ()
 ) -> SamplingParams:
     from kitchen.artifacts.open import SamplingParams
 
-    return SamplingParams(max_tokens, temperature, top_p, seed)
+    return SamplingParams(max_tokens, temperature, top_p, seed, tuple(stop))
 
 
 @app.command(

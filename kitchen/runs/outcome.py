@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -72,13 +72,15 @@ class Outcome:
         temperature: float = 0.7,
         top_p: float = 1.0,
         seed: int = 0,
+        stop: Sequence[str] = (),
         system: str = "",
         raw: bool = False,
     ) -> list[str]:
         """Return completions of a prompt by the weights of the run, as `kitchen sample` does.
 
-        `at` is a step, `"best"` or `"final"`. Temperature 0 is greedy decoding. `raw` completes the
-        text without the chat template. Raises ConfigError if the run has no such weights.
+        `at` is a step, `"best"` or `"final"`. Temperature 0 is greedy decoding. A completion ends
+        with a text of `stop`. `raw` completes the text without the chat template. Raises
+        ConfigError if the run has no such weights.
         """
         return self._access.sample(
             f"run:{self.run}@{at}",
@@ -88,6 +90,7 @@ class Outcome:
             temperature=temperature,
             top_p=top_p,
             seed=seed,
+            stop=tuple(stop),
             system=system,
             raw=raw,
         )

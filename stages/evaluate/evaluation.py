@@ -37,6 +37,7 @@ from stages.chat.prompts import (
     reference_answers,
 )
 from stages.chat.render import RenderDataset, RenderedDatums
+from stages.chat.stop_texts import StopTexts
 from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.dataset import HeldOut, normalise_weights
 from stages.evaluate.choices import ScoredChoices, check_choices, choice_datums, score_choices
@@ -141,6 +142,7 @@ class EvalConfig(GradingConfig):
     # your own; auto is json if all reference answers are JSON objects, and loss otherwise
     metric: str = "auto"
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer counts as wrong
+    stop: StopTexts = ()  # texts that end an answer, as its last part
     # exact match, or mean of a metric of your own, required on the first held-out set; below it,
     # the run ends with exit code 5
     at_least: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -164,8 +166,8 @@ class EvalConfig(GradingConfig):
     def check_options(self, metric: str, name: str = "") -> None:
         """Raise ConfigError for options that have no effect on a metric; auto may become json."""
         unused = [] if metric == "text" else list(self.text_options())
-        if self.extract is not None and metric in UNSAMPLED:
-            unused.append("extract")
+        if metric in UNSAMPLED:
+            unused += ["extract"] * (self.extract is not None) + ["stop"] * bool(self.stop)
         if unused:
             where = f" of {name}" if name else ""
             raise ConfigError(
@@ -272,6 +274,7 @@ class _Evaluator:
             count=self.decoding.tries,
             max_tokens=self.config.max_tokens,
             temperature=self.decoding.temperature,
+            stop=self.config.stop,
         )
         places: list[tuple[int, int]] = []
         pairs: list[tuple[Conversation, Sampled]] = []

@@ -148,7 +148,8 @@ class RankAnswers(Stage):
         tokenizer = models.tokenizer(weights.model)
         sets: dict[str, tuple[RankedPair, ...]] = {}
         with closing(client.sampler(weights.source)) as sampler:
-            runner = RolloutRunner(sampler, tokenizer, self.playing, render=self.render)
+            temperature = self.playing.temperature
+            runner = RolloutRunner(sampler, tokenizer, self.playing, temperature, self.render)
             for name, indices in chosen.items():
                 problems = [tasks.sets()[name][at] for at in indices]
                 seed = [self.seed, crc32(b"rank"), crc32(name.encode())]

@@ -6,15 +6,15 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain, repeat
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
 import structlog
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen.backend.work import gather_counted
 from kitchen.errors import DataError, KitchenError, RunFailed, describe_error, exits_as_failures
@@ -36,6 +36,7 @@ from kitchen.types import (
 )
 from stages.chat.model_limits import has_room
 from stages.chat.prompts import env_inputs, render_prompt
+from stages.chat.stop_texts import StopTexts
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.chat.token_cost import generation_cost_rows
 from stages.chat.token_table import MarkedTokens, token_table
@@ -44,6 +45,8 @@ from stages.tasks.rewards import Prompt, Question
 from stages.tasks.step_results import open_env, reset_env, step_env
 from stages.tasks.tasks import PlannedTasks, TaskBatch, place_of, question_tokens
 from stages.tasks.time_limit import TimeLimit
+
+T = TypeVar("T")
 
 log = structlog.get_logger("stages.rl.rollouts")
 
@@ -96,8 +99,9 @@ class Rollout:
     stop_reason: StopReason = StopReason.DONE
     error: str = ""  # of a failed rollout, which has no episodes and no reward
     abstained: bool = False  # whether the environment gave no reward, so that `reward` is 0
-    lost_tokens: int = 0  # sampled by a failed rollout, whose episodes are not kept
+    lost_tokens: int = 0  # sampled by failed attempts, whose episodes are not kept
     parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
+    retries: int = 0  # attempts that failed before this one
 
     @classmethod
     def failure(
@@ -160,6 +164,12 @@ class RolloutConfig:
     max_acting: PositiveInt = 8
     # maximum share of a batch's rollouts that may fail; if more do, the run fails
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.2
+    # times that a rollout that fails is sampled again, each time with another seed
+    retries: NonNegativeInt = 0
+    temperature: PositiveFloat = (
+        1.0  # sampling temperature; held-out problems are answered greedily
+    )
+    stop: StopTexts = ()  # texts that end an answer, of which they are the last part
 
 
 class Snapshot(Stage):
@@ -198,7 +208,8 @@ class SampleRollouts(Stage):
     async def _run(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int
     ) -> Rollouts:
-        runner = RolloutRunner(await arrival(sampler), tokenizer, self.config, render=self.render)
+        policy, temperature = await arrival(sampler), self.config.temperature
+        runner = RolloutRunner(policy, tokenizer, self.config, temperature, self.render)
         rollouts = await runner.run(batch.tasks, self.group, [self.seed, step])
         if step == 0 and all(rollout.truncated for rollout in rollouts.all()):
             log.warning(
@@ -254,17 +265,30 @@ class RolloutRunner:
         not depend on how long environments take.
         """
         repeated = list(chain.from_iterable(repeat(task, group) for task in tasks))
-        seeds = spawn_seeds(seed, len(repeated))
-        states = [_RolloutState(*pair) for pair in zip(repeated, seeds, strict=True)]
-        await asyncio.gather(*(self._call(state, state.reset) for state in states))
-        starts = range(0, len(states), group)
-        for at in starts:
-            _check_same_prompt(states[at : at + group])
-        for turn in range(self.config.max_turns):
-            await self._turn([state for state in states if not state.done], turn)
+        states = list(map(_RolloutState, repeated, spawn_seeds(seed, len(repeated))))
+        await self._play(states, _groups(states, group))
+        for attempt in range(1, self.config.retries + 1):
+            failed = [at for at, state in enumerate(states) if state.error]
+            if not failed:
+                break
+            _log_retry(states, failed, attempt)
+            seeds = spawn_seeds([*seed, attempt], len(states))
+            for at in failed:
+                states[at] = states[at].again(seeds[at])
+            await self._play([states[at] for at in failed], _groups(states, group))
         self._check_failures(states)
         rollouts = [state.rollout() for state in states]
-        return Rollouts(tuple(tuple(rollouts[at : at + group]) for at in starts))
+        return Rollouts(tuple(map(tuple, _groups(rollouts, group))))
+
+    async def _play(
+        self, states: Sequence[_RolloutState], groups: Sequence[Sequence[_RolloutState]]
+    ) -> None:
+        """Play rollouts from their first messages to their end."""
+        await asyncio.gather(*(self._call(state, state.reset) for state in states))
+        for rollouts_of_task in groups:
+            _check_same_prompt(rollouts_of_task)
+        for turn in range(self.config.max_turns):
+            await self._turn([state for state in states if not state.done], turn)
 
     def _check_failures(self, states: Sequence[_RolloutState]) -> None:
         """Raise RunFailed if too many rollouts failed, or if no environment gave any reward."""
@@ -305,6 +329,7 @@ class RolloutRunner:
                     max_tokens=self.config.max_tokens,
                     seed=turn_seed(state.seed, turn),
                     temperature=self.temperature,
+                    stop=self.config.stop,
                 )
             )
         except DataError as error:
@@ -342,6 +367,18 @@ class RolloutRunner:
         return asyncio.Semaphore(self.config.max_acting)
 
 
+def _groups(items: Sequence[T], size: int) -> Sequence[Sequence[T]]:
+    return [items[at : at + size] for at in range(0, len(items), size)]
+
+
+def _log_retry(states: Sequence[_RolloutState], failed: Sequence[int], attempt: int) -> None:
+    log.warning(
+        f"{len(failed)} of {len(states)} rollouts failed and are sampled again",
+        retry=attempt,
+        first_error=states[failed[0]].error,
+    )
+
+
 def turn_seed(seed: int, turn: int) -> int:
     """Return the sampling seed of a turn of a rollout; it stays below MAX_SEED."""
     return (seed + turn) % MAX_SEED
@@ -354,7 +391,8 @@ class _RolloutState:
     task: Task
     seed: int
     env: Env = field(init=False)
-    messages: list[Message] = field(default_factory=list)
+    start: Sequence[Message] = ()  # the first messages
+    messages: list[Message] = field(default_factory=list)  # all messages so far
     episodes: Sequence[Episode] = ()
     reward: float = 0.0
     abstained: bool = True  # no answer has a reward so far
@@ -365,10 +403,18 @@ class _RolloutState:
     error: str = ""
     cause: Exception | None = None  # the exception of the environment
     done: bool = False
+    retries: int = 0  # attempts that failed before this one
+    lost_tokens: int = 0  # that they sampled
+
+    def again(self, seed: int) -> _RolloutState:
+        """Return another attempt at the task."""
+        lost = self.lost_tokens + _sampled_tokens(self.episodes)
+        return _RolloutState(self.task, seed, retries=self.retries + 1, lost_tokens=lost)
 
     async def reset(self) -> None:
         self.env = await open_env(self.task)
-        self.messages = list(await reset_env(self.env))
+        self.start = await reset_env(self.env)
+        self.messages = list(self.start)
 
     def prompt(self, tokenizer: Tokenizer, render: PromptRendering) -> Tokens:
         """Render the messages so far, with the tools and variables of the environment."""
@@ -401,8 +447,9 @@ class _RolloutState:
 
     def rollout(self) -> Rollout:
         if self.error:
-            sampled = _sampled_tokens(self.episodes)
-            return Rollout.failure(self.task.tag, self.error, self.truncated, sampled)
+            sampled = self.lost_tokens + _sampled_tokens(self.episodes)
+            failure = Rollout.failure(self.task.tag, self.error, self.truncated, sampled)
+            return replace(failure, retries=self.retries)
         return Rollout(
             tuple(self.episodes),
             self.reward,
@@ -412,7 +459,9 @@ class _RolloutState:
             self.truncated,
             StopReason.DONE if self.done else StopReason.MAX_TURNS,
             abstained=self.abstained,
+            lost_tokens=self.lost_tokens,
             parts=self.parts,
+            retries=self.retries,
         )
 
 
@@ -423,10 +472,10 @@ def _check_same_prompt(group: Sequence[_RolloutState]) -> None:
     """
     first, *others = [state for state in group if not state.error] or group
     for other in others:
-        if other.messages != first.messages and not other.error:
+        if other.start != first.start and not other.error:
             raise DataError(
-                f"rollouts of one task start with different messages: {first.messages!r:.200} "
-                f"and {other.messages!r:.200}. {type(first.task).__name__}.env() must return the "
+                f"rollouts of one task start with different messages: {first.start!r:.200} "
+                f"and {other.start!r:.200}. {type(first.task).__name__}.env() must return the "
                 "same problem each time: make random choices where the task is created, not there."
             )
 
@@ -461,6 +510,7 @@ class ReportRollouts(Stage):
     """Report mean rewards, also by tag, and shares of all rollouts, such as failed ones."""
 
     shown: int = 2  # number of rollouts per batch that are recorded as samples
+    mask_truncated: bool = False  # whether rollouts with a truncated answer are not trained on
 
     def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
         everything = list(rollouts.all())
@@ -471,7 +521,6 @@ class ReportRollouts(Stage):
         unfinished = sum(rollout.stop_reason is StopReason.MAX_TURNS for rollout in everything)
         sequences = sum(len(rollout.episodes) for rollout in rewarded)
         constant = sum(is_constant(group) for group in rollouts.groups)
-        abstained = sum(rollout.abstained for rollout in everything)
         metrics = generation_metrics(rollouts) | Metrics(
             failed=sum(rollout.failed for rollout in everything) / count,
             parsed=sum(rollout.parsed for rollout in everything) / count,
@@ -479,8 +528,13 @@ class ReportRollouts(Stage):
             sequences=sequences / max(len(rewarded), 1),
             frac_constant_groups=constant / len(rollouts.groups),
         )
-        if abstained:
-            metrics["abstained"] = abstained / count
+        if any(rollout.abstained for rollout in everything):
+            metrics["abstained"] = sum(rollout.abstained for rollout in everything) / count
+        if any(rollout.retries for rollout in everything):
+            metrics["retried"] = sum(rollout.retries > 0 for rollout in everything) / count
+        if self.mask_truncated:
+            masked = sum(rollout.truncated for rollout in rewarded)
+            metrics["frac_truncated_masked"] = masked / count
         metrics |= _reward_metrics(rewarded) | _part_metrics(everything)
         return Metrics(metrics), samples_of(rollouts, self.shown)
 

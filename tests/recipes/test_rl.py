@@ -253,6 +253,8 @@ def test_truncated_answers_are_masked() -> None:
     assert 0 < seen.series("truncated")[0] < 1
     [all_tokens], [complete] = seen.series("trained_tokens"), masked.series("trained_tokens")
     assert 0 < complete < all_tokens
+    assert masked.series("frac_truncated_masked") == masked.series("truncated")
+    assert not seen.series("frac_truncated_masked")
 
 
 def test_clip_fraction_follows_the_thresholds_of_the_loss() -> None:

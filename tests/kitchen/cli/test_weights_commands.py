@@ -64,6 +64,11 @@ def test_a_run_is_sampled_with_its_own_adapters() -> None:
         assert invoke("sample", name, "?", *GREEDY).stdout == "fine\n"
 
 
+def test_a_stop_text_ends_a_completion() -> None:
+    assert invoke("sample", "dish", "?", *GREEDY, "--stop", "x", "--stop", "in").stdout == "fin\n"
+    assert "an empty" in output(2, "sample", "dish", "?", *GREEDY, "--stop", "")
+
+
 def test_a_model_is_sampled_with_the_chosen_adapters() -> None:
     assert output(0, "sample", "packaged:tiny", "?", *LOCAL, "--max-tokens", "4") != "fine\n"
     assert "'fkae'" in output(2, "sample", "dish", "?", "--training", "fkae")

@@ -164,6 +164,8 @@ def test_sampling_options_have_no_effect_on_choices() -> None:
         metrics_by_set(held_out, CHOICE, DecodingConfig(temperature=1.0))
     with pytest.raises(ConfigError, match=r"evaluation.extract has no effect"):
         EvalConfig(metric="choice", extract="x")
+    with pytest.raises(ConfigError, match=r"evaluation.stop has no effect on the metric loss"):
+        EvalConfig(metric="loss", stop=("x",))
 
 
 def test_overlong_rows_are_dropped_or_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from stages.tasks import GradingConfig
 from tests.support.recording import RecordingObserver, observed_run
 
 HERE = __name__
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 TOKENIZER = ByteTokenizer()
 ROWS = [{"prompt": f"{n}?", "completion": "soup", "must": ["s", "o"]} for n in range(8)]
 
@@ -157,8 +159,13 @@ def test_options_without_effect_are_refused() -> None:
         EvalConfig(f"{HERE}:words", ignore_case=True)
 
 
-def evaluated(rows: list[dict[str, Any]], metric: str, **settings: Any) -> RecordingObserver:
-    evaluation = {"metric": f"{HERE}:{metric}", "max_tokens": 2}
+def evaluated(
+    rows: list[dict[str, Any]],
+    metric: str,
+    options: Mapping[str, Any] = NO_OPTIONS,
+    **settings: Any,
+) -> RecordingObserver:
+    evaluation = {"metric": f"{HERE}:{metric}", "max_tokens": 2, **options}
     recipe = Evaluate(dataset="dishes", evaluation=evaluation, **settings)
     return observed_run(recipe, FakeDatasets({"dishes": {"held": rows}}))
 
@@ -170,6 +177,14 @@ def test_evaluation_reports_the_function_by_its_name() -> None:
     assert -2 <= score < 0
     assert seen.series("held/exact_match") == []
     assert "negative" in {row[2] for row in seen.tables[-1].rows}
+
+
+def test_stop_text_ends_an_answer() -> None:
+    letters = [chr(code) for code in range(128)]
+    [score] = evaluated(ROWS, "negative", {"stop": letters, "max_tokens": 99}).series(
+        "held/negative"
+    )
+    assert -5 < score <= -1
 
 
 def test_missing_column_names_the_row() -> None:
