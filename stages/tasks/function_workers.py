@@ -14,13 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from os import environ
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from kitchen.errors import RunFailed, WorkerExit
 from stages.tasks.subprocesses import WorkerEnded, end_process
 from stages.tasks.time_limit import paused_limit
 
-PATIENCE = 0.05  # seconds that a call waits for a busy worker before another one is started
+# seconds that a call waits for a busy worker before another one is started; if starting one takes
+# longer, as long as that takes
+PATIENCE = 0.05
 _PROGRAM = Path(__file__).with_name("worker_process.py")
 _LAST_WORDS = 500  # characters of a process's output that the error of its end repeats
 
@@ -57,10 +60,10 @@ class FunctionPool:
     """Worker processes for blocking functions of users, one per call in flight, until `close`.
 
     A thread cannot be killed, and all threads share one interpreter. A worker is started when no
-    other is free within PATIENCE seconds, so that fast functions need only one. It has the
-    environment of this process, the same hash seed as the others, and random numbers that depend on
-    the arguments of a call alone; what it prints appears on standard error. It ends with this
-    process.
+    other becomes free in the time that starting one takes, so that fast functions need only one. It
+    has the environment of this process, the same hash seed as the others, and random numbers that
+    depend on the arguments of a call alone; what it prints appears on standard error. It ends with
+    this process.
     """
 
     def __init__(self) -> None:
@@ -68,6 +71,7 @@ class FunctionPool:
         self._waiting: deque[asyncio.Future[_FunctionWorker]] = deque()
         self._started = 0  # workers that have not ended
         self._loaded = 0  # those of them that have loaded a function
+        self._patience = PATIENCE
 
     async def call(self, name: FunctionName, *arguments: Any, **named: Any) -> Any:
         """Call a function in a worker and return its result; if cancelled, kill the worker.
@@ -86,7 +90,9 @@ class FunctionPool:
         with paused_limit():
             worker = await self._worker()
             if name not in worker.loaded:
+                began = monotonic()
                 await self._load(worker, name)
+                self._patience = max(self._patience, monotonic() - began)
         reply = await self._exchange(worker, request)
         self._release(worker)
         return _result(reply)
@@ -99,7 +105,7 @@ class FunctionPool:
         self._waiting.append(waiter)
         try:
             while self._started and not waiter.done():
-                await asyncio.wait([waiter], timeout=PATIENCE)
+                await asyncio.wait([waiter], timeout=self._patience)
                 if self._loaded:
                     break
         except BaseException:

@@ -12,7 +12,6 @@ import pytest
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError, QualityError, RunFailed
-from kitchen.ports.environments import StepResult
 from kitchen.types import Sampled
 from recipes.dpo import Dpo
 from recipes.evaluate import Evaluate
@@ -26,39 +25,10 @@ from stages.evaluate.metric_functions import score_answers
 from stages.tasks import GradingConfig
 from tests.support.recording import RecordingObserver, observed_run
 
-HERE = __name__
+HERE = "tests.support.metric_functions"
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 TOKENIZER = ByteTokenizer()
 ROWS = [{"prompt": f"{n}?", "completion": "soup", "must": ["s", "o"]} for n in range(8)]
-
-
-def words(answer: str, must: list[str]) -> float:
-    return sum(word in answer for word in must)
-
-
-async def same(answer: str, reference: str, row: Mapping[str, Any]) -> float | None:
-    return None if not answer else float(answer == reference) + ("must" in row)
-
-
-def fails_at_end(answer: str) -> float:
-    return {"a": 1.0, "b": float("nan")}[answer[-1:]]
-
-
-def chats(answer: str) -> StepResult:
-    return StepResult(1.0, ({"role": "user", "content": "And?"},))
-
-
-def truncated(answer: str) -> float:
-    return 1.0
-
-
-def negative(answer: str) -> float:
-    return -float(len(answer))
-
-
-async def hangs(answer: str) -> float:
-    await asyncio.Event().wait()
-    return 1.0
 
 
 def conversation(**columns: Any) -> Conversation:
