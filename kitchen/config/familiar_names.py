@@ -69,6 +69,7 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "num_generations": "use group",
         "mask_truncated_completions": "use mask_truncated",
         "max_completion_length": "use playing.max_tokens",
+        "generation_kwargs": "use playing.temperature and playing.stop",
         "epsilon": "use loss=ppo with loss_options.clip_low_threshold and clip_high_threshold",
         "epsilon_high": "use loss=ppo with loss_options.clip_high_threshold",
         "loss_type": "use loss",

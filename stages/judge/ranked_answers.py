@@ -148,8 +148,7 @@ class RankAnswers(Stage):
         tokenizer = models.tokenizer(weights.model)
         sets: dict[str, tuple[RankedPair, ...]] = {}
         with closing(client.sampler(weights.source)) as sampler:
-            temperature = self.playing.temperature
-            runner = RolloutRunner(sampler, tokenizer, self.playing, temperature, self.render)
+            runner = RolloutRunner.sampling(sampler, tokenizer, self.playing, self.render)
             for name, indices in chosen.items():
                 problems = [tasks.sets()[name][at] for at in indices]
                 seed = [self.seed, crc32(b"rank"), crc32(name.encode())]

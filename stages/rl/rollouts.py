@@ -208,8 +208,8 @@ class SampleRollouts(Stage):
     async def _run(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int
     ) -> Rollouts:
-        policy, temperature = await arrival(sampler), self.config.temperature
-        runner = RolloutRunner(policy, tokenizer, self.config, temperature, self.render)
+        policy = await arrival(sampler)
+        runner = RolloutRunner.sampling(policy, tokenizer, self.config, self.render)
         rollouts = await runner.run(batch.tasks, self.group, [self.seed, step])
         if step == 0 and all(rollout.truncated for rollout in rollouts.all()):
             log.warning(
@@ -257,6 +257,13 @@ class RolloutRunner:
     config: RolloutConfig
     temperature: float = 1.0
     render: PromptRendering = DEFAULT_RENDERING
+
+    @classmethod
+    def sampling(
+        cls, policy: Sampler, tokenizer: Tokenizer, config: RolloutConfig, render: PromptRendering
+    ) -> RolloutRunner:
+        """Return a runner that samples at the temperature of its configuration."""
+        return cls(policy, tokenizer, config, config.temperature, render)
 
     async def run(self, tasks: Sequence[Task], group: int, seed: Sequence[int]) -> Rollouts:
         """Return `group` rollouts of each task; raises RunFailed if too many fail.
@@ -528,15 +535,20 @@ class ReportRollouts(Stage):
             sequences=sequences / max(len(rewarded), 1),
             frac_constant_groups=constant / len(rollouts.groups),
         )
-        if any(rollout.abstained for rollout in everything):
-            metrics["abstained"] = sum(rollout.abstained for rollout in everything) / count
-        if any(rollout.retries for rollout in everything):
-            metrics["retried"] = sum(rollout.retries > 0 for rollout in everything) / count
         if self.mask_truncated:
             masked = sum(rollout.truncated for rollout in rewarded)
             metrics["frac_truncated_masked"] = masked / count
+        metrics |= _rare_metrics(everything)
         metrics |= _reward_metrics(rewarded) | _part_metrics(everything)
         return Metrics(metrics), samples_of(rollouts, self.shown)
+
+
+def _rare_metrics(everything: Sequence[Rollout]) -> Metrics:
+    """Return the shares of rollouts without a reward, and of those sampled again, if not 0."""
+    abstained = sum(rollout.abstained for rollout in everything)
+    retried = sum(rollout.retries > 0 for rollout in everything)
+    counts = {"abstained": abstained, "retried": retried}
+    return Metrics({name: number / len(everything) for name, number in counts.items() if number})
 
 
 def _reward_metrics(rewarded: Sequence[Rollout]) -> Metrics:
