@@ -21,7 +21,7 @@ class Evaluate(Recipe):
     splits: tuple[str, ...] | None = None
     # maximum number of rows per split; the same rows are chosen whatever the seed; null for all
     rows: PositiveInt | None = None
-    reading: data.RowsConfig = data.RowsConfig()
+    reading: data.HeldOutRowsConfig = data.HeldOutRowsConfig()
     rendering: chat.RenderDataset = chat.RenderDataset()
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     answering: evaluate.DecodingConfig = evaluate.DecodingConfig()

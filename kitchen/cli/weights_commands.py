@@ -165,16 +165,23 @@ def _sampling_params(
 @app.command(
     "eval",
     epilog=examples(
+        "kitchen eval RUN",
         "kitchen eval RUN --dataset ingredients",
         "kitchen eval packaged:smollm2-135m-instruct --dataset rows.jsonl evaluation.max_tokens=96",
     ),
 )
 def evaluate(
     weights: Weights,
-    dataset: Annotated[
-        str, typer.Option("--dataset", metavar="NAME", help="Data set or file to evaluate on.")
-    ],
     settings: EvaluationSettings = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            metavar="NAME",
+            help="Data set or file to evaluate on; by default the held-out rows of the run.",
+            show_default=False,
+        ),
+    ] = None,
     training: Training = None,
     datasets: Datasets = None,
     hub: Hub = None,
@@ -187,9 +194,10 @@ def evaluate(
 ) -> None:
     """Evaluate weights on held-out data.
 
-    The evaluation is a new run of recipes.evaluate with these settings. It covers all splits
-    except "train", or "train" if it is the only one. The weights of a run are evaluated with the
-    rendering settings of that run, unless you set others.
+    The evaluation is a new run of recipes.evaluate with these settings. The weights of a run are
+    evaluated on the rows that the run held out, and with its rendering settings, unless you set
+    others. Of another data set, all splits except "train" are evaluated, or "train" if it is the
+    only one.
     """
     from kitchen.cli.commands.evaluate import evaluate as evaluate_weights
     from kitchen.cli.commands.run import OutputOptions

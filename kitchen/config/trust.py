@@ -21,6 +21,7 @@ from kitchen.errors import ConfigError
 _CONSENT = "Loading it runs its code. If you trust this run, add --trust (in Python trust=True)"
 # settings of recipes that may name functions, as MODULE:function
 _FUNCTIONS = ("reward", "evaluation.metric", "evaluation.metrics")
+_FUNCTIONS_BY_NAME = ("rewards",)  # mappings whose values are such settings
 _FIELDS, _TESTS = "gate.data.fields", "gate.tests.path"  # of the pipeline of claims
 # an address on this machine; programs read other forms, such as user@host, in different ways
 _THIS_MACHINE = re.compile(
@@ -108,8 +109,12 @@ def _untrusted_functions(order: Order) -> list[str]:
     That a module has been imported is no reason for trust: `os:system` is a function, too.
     """
     functions = []
-    for setting in _FUNCTIONS:
-        value = nested_value(order.settings, setting)
+    values = {setting: nested_value(order.settings, setting) for setting in _FUNCTIONS}
+    for setting in _FUNCTIONS_BY_NAME:
+        by_name = nested_value(order.settings, setting)
+        for name, value in by_name.items() if isinstance(by_name, Mapping) else ():
+            values[f"{setting}.{name}"] = value
+    for setting, value in values.items():
         names = [value] if isinstance(value, str) else value  # or a list, or a mapping by name
         for name in names if isinstance(names, list | tuple | Mapping) else ():
             if _is_untrusted_function(name):

@@ -9,7 +9,7 @@ from stages.data.mixture import (
     ReportSourceLosses,
     UnpackMixture,
 )
-from stages.data.splits import DataConfig, RowsConfig
+from stages.data.splits import DataConfig, HeldOutRowsConfig, RowsConfig
 from stages.data.views import batches, rename, select, shuffle, skip, split, take
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Epoch",
     "Epochs",
     "HeldOut",
+    "HeldOutRowsConfig",
     "LoadDataset",
     "LoadMixture",
     "MixtureBatches",

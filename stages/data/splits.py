@@ -41,6 +41,18 @@ class RowsConfig:
 
 
 @dataclass(frozen=True)
+class HeldOutRowsConfig(RowsConfig):
+    """Choice of the rows that training runs hold out, to evaluate on the same ones."""
+
+    # share of the rows that training holds out if there is no held-out split: only these are
+    # evaluated; null for all rows
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None
+    # maximum number of rows that training holds out per set, 200 by default: only these are
+    # evaluated; null for all, or for 200 with held_out
+    held_out_rows: PositiveInt | None = None
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Choice of the rows to read from a data set, and their column names."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kitchen.artifacts.weights import find_weights, naming_damaged
 from kitchen.config.splits import assign_splits, is_training
-from kitchen.errors import DataError
+from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, Dataset, DatasetStore, ModelCatalog, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval, pass_at
@@ -18,7 +19,15 @@ from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, token_cost_rows
 from stages.data.bad_rows import BadRow
 from stages.data.dataset import HeldOut
-from stages.data.splits import DataConfig, DatasetReader, ParsedRows, RowsConfig, sample_held_out
+from stages.data.splits import (
+    DataConfig,
+    DatasetReader,
+    HeldOutRowsConfig,
+    ParsedRows,
+    SplitRows,
+    sample_held_out,
+)
+from stages.data.views import select
 from stages.evaluate.choices import CHOICE_MEASURES, choice_datums
 from stages.evaluate.evaluation import (
     GREEDY,
@@ -44,7 +53,7 @@ class LoadHeldOut(Stage):
     dataset: str
     splits: tuple[str, ...] | None = None  # None for the default
     rows: int | None = None  # maximum number of rows per split; None for all
-    reading: RowsConfig = RowsConfig()
+    reading: HeldOutRowsConfig = HeldOutRowsConfig()
     metric: str = "auto"  # with a function of the user, a row needs no answer
 
     def run(self, store: DatasetStore) -> tuple[HeldOut, Facts, Table]:
@@ -52,26 +61,49 @@ class LoadHeldOut(Stage):
         sets: dict[str, tuple[Conversation, ...]] = {}
         facts, table_rows = Facts(), []
         bad_rows: list[BadRow] = []
-        config = DataConfig(columns=self.reading.columns, bad_rows=self.reading.bad_rows)
-        parse = row_parser(self.metric)
-        reader = DatasetReader(store, self.dataset, config, parse=parse)
+        reader, note = self._reader(store), self._note(splits)
         for split in splits:
             read = reader.read(split, 0)
-            chosen = sample(read.data, self.rows)
-            sets[split] = tuple(ParsedRows(chosen, parse))
+            chosen = sample(self._held_out(reader, read), self.rows)
+            name = split if self.reading.held_out is None else "held_out"  # as in training
+            sets[name] = tuple(ParsedRows(chosen, reader.parse))
             facts[f"data.{split}.sha256"] = read.fingerprint
-            table_rows.append((split, f"{len(chosen):,} of {len(read.data):,}"))
+            table_rows.append((split, f"{len(chosen):,} of {len(read.data):,}{note}"))
             bad_rows += read.bad_rows
-        if not self.splits and any(is_training(split) for split in sets):
-            warning = "; no split is held out, so the model may have been trained on it"
-            table_rows = [(split, count + warning) for split, count in table_rows]
         table = Table(f"Evaluation data of {self.dataset}", ("split", "rows"), tuple(table_rows))
         return HeldOut(sets, tuple(bad_rows)), facts, table
 
     preview = run
 
     def verify(self, store: DatasetStore) -> None:
-        held_out_splits(store, self.dataset, self.splits)
+        splits = held_out_splits(store, self.dataset, self.splits)
+        if self.reading.held_out is not None and len(splits) > 1:
+            raise ConfigError(
+                f"reading.held_out={self.reading.held_out:g} is a share of the only split, and "
+                f"{self.dataset} has {len(splits)} to evaluate on: choose one (splits), or leave "
+                "reading.held_out out"
+            )
+
+    def _reader(self, store: DatasetStore) -> DatasetReader:
+        reading, parse = self.reading, row_parser(self.metric)
+        config = DataConfig(columns=reading.columns, bad_rows=reading.bad_rows)
+        if reading.held_out is not None:
+            config = replace(config, held_out=reading.held_out)
+        config = replace(config, held_out_rows=reading.held_out_rows or config.held_out_rows)
+        return DatasetReader(store, self.dataset, config, parse=parse)
+
+    def _held_out(self, reader: DatasetReader, read: SplitRows) -> Dataset:
+        """Return the rows of a split that training holds out, or all of them."""
+        if self.reading.held_out is not None:
+            return select(read.data, reader.held_out_rows(read))
+        return sample(read.data, self.reading.held_out_rows)
+
+    def _note(self, splits: Sequence[str]) -> str:
+        if self.reading.held_out is not None:
+            return ": those that training holds out"
+        if not self.splits and any(map(is_training, splits)):
+            return "; no split is held out, so the model may have been trained on it"
+        return ""
 
 
 def held_out_splits(

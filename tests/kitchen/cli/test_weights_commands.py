@@ -227,12 +227,45 @@ def test_an_evaluation_renders_as_the_run_was_trained() -> None:
     command = ("eval", "joined", "--dataset", "pairs.jsonl", *AS_TEXT, "--json")
     result = invoke(*command)
     found = json.loads(result.stdout)
-    assert found["metrics"]["train/exact_match"] == 1.0
+    assert found["metrics"]["held_out/exact_match"] == 1.0
     assert "rendering={chat: false}" in result.stderr
     order = json.loads(Path(found["where"], "run.json").read_text())["order"]
     assert order["sources"]["rendering.chat"] == "run:joined@final"
     typed = json.loads(invoke(*command, "rendering.chat=true").stdout)
-    assert typed["metrics"]["train/exact_match"] == 0.0, "a typed setting takes precedence"
+    assert typed["metrics"]["held_out/exact_match"] == 0.0, "a typed setting takes precedence"
+
+
+def evaluated(*arguments: str) -> tuple[list[tuple[str, str]], str]:
+    """Return the set and the place of each row that `kitchen eval` evaluates, and its notes."""
+    result = invoke("eval", *arguments, *AS_TEXT, "--json")
+    lines = Path(json.loads(result.stdout)["where"], "samples.jsonl").read_text().splitlines()
+    return [(row["set"], row["where"]) for row in map(json.loads, lines)], result.stderr
+
+
+def test_a_run_is_evaluated_on_its_held_out_rows() -> None:
+    lines = Path("runs/joined/samples.jsonl").read_text().splitlines()
+    before = [row for row in map(json.loads, lines) if row.get("when") == "before"]
+    held_out = [(row["set"], row["where"]) for row in before]
+    rows, note = evaluated("joined")
+    assert rows == held_out
+    assert len(rows) == 1
+    assert "held out: dataset=pairs.jsonl splits=[train] reading.held_out_rows=2" in note
+    assert evaluated("joined", "--dataset", "./pairs.jsonl")[0] == [
+        (name, f"./{place}") for name, place in held_out
+    ]
+    assert len(evaluated("joined", "--dataset", "pairs.jsonl", "splits=[train]")[0]) == 12
+    assert [name for name, _ in evaluated("dish")[0]] == ["test"] * 3
+
+
+def test_rows_that_are_no_longer_held_out_are_refused() -> None:
+    path = Path("pairs.jsonl")
+    before = path.read_text()
+    try:
+        path.write_text(before + PAIR)
+        assert "has changed since the run 'joined'" in output(3, "eval", "joined")
+    finally:
+        path.write_text(before)
+    assert "--dataset NAME" in output(2, "eval", "packaged:tiny")
 
 
 def test_a_single_split_is_evaluated_with_a_warning() -> None:
