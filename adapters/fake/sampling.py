@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from numbers import Integral
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -82,6 +82,16 @@ class FakeSampler:
             chosen = logprobs[np.concatenate([[last], ids[:-1]]), ids].astype(np.float32)
             completions.append(Sampled(ids, chosen, stop_reason))
         return Done(completions)
+
+    def stream(
+        self, prompt: Tokens, on_token: Callable[[int], object], **options: Any
+    ) -> Future[Sequence[Sampled]]:
+        """Sample one completion, the same as `sample`, and call `on_token` with its tokens."""
+        sampled = self.sample(prompt, **options)
+        if isinstance(sampled, Done):
+            for token in sampled.value[0].tokens.tolist():
+                on_token(token)
+        return sampled
 
     def close(self) -> None: ...
 

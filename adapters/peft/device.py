@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
+from contextvars import copy_context
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -51,8 +52,11 @@ class Machine:
         """Return a base model, loaded if it is not in use; only for workers, which take turns."""
         base = self._bases.get(model)
         if base is None:
+            context = copy_context()  # for the progress of loading
             base = self.lanes.run(
-                lambda: load_base(self.hub, model, self.settings, self.device, self.dtype)
+                lambda: context.run(
+                    load_base, self.hub, model, self.settings, self.device, self.dtype
+                )
             )
             self._bases[model] = base
         return base

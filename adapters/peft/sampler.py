@@ -106,6 +106,27 @@ class PeftSampler:
             )
         )
 
+    def stream(
+        self,
+        prompt: Tokens,
+        on_token: Callable[[int], object],
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: Sequence[str] | Sequence[int] = (),
+    ) -> Future[Sequence[Sampled]]:
+        """Sample one completion, the same as `sample`, and call `on_token` with each of its tokens.
+
+        `on_token` is called on another thread and must return at once.
+        """
+        return self._submit(
+            SamplingRequest(
+                np.array(prompt), 1, max_tokens, temperature, top_p, 0, seed, stop, on_token
+            )
+        )
+
     def close(self) -> None:
         with self._lock:
             self._closed = True

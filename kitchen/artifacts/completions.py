@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import concurrent.futures
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
 
 from kitchen.artifacts.open import (
+    INCOMPLETE_CHARACTER,
     NO_TEMPLATE_REASON,
     OpenWeights,
     SamplingParams,
@@ -19,7 +26,8 @@ from kitchen.config.adapters import Kitchen
 from kitchen.config.order import Order
 from kitchen.config.trust import check_trusted_adapters, check_trusted_settings
 from kitchen.errors import ConfigError
-from kitchen.types import Sampled
+from kitchen.ports import Future, Tokenizer
+from kitchen.types import Sampled, Tokens
 
 _SAMPLING_PORTS = ("training", "hub")  # beside the blob store
 V = TypeVar("V")
@@ -45,8 +53,34 @@ class Completions:
     no_template: str  # why the chat template was not used; "" if it was
 
 
-def complete(opened: OpenWeights, request: CompletionRequest) -> Completions:
-    """Sample the completions of a prompt."""
+@runtime_checkable
+class StreamingSampler(Protocol):
+    """A sampler that hands out the tokens of a completion as they are drawn."""
+
+    def stream(
+        self,
+        prompt: Tokens,
+        on_token: Callable[[int], object],
+        *,
+        max_tokens: int,
+        temperature: float,
+        top_p: float,
+        seed: int,
+        stop: Sequence[str],
+    ) -> Future[Sequence[Sampled]]:
+        """Sample one completion, the same as `sample`; `on_token` is called on any thread."""
+
+
+def complete(
+    opened: OpenWeights,
+    request: CompletionRequest,
+    show: Callable[[str], object] | None = None,
+) -> Completions:
+    """Sample the completions of a prompt.
+
+    `show` is called with the pieces of a single completion, as they are generated if the sampler
+    can stream.
+    """
     tokenizer = opened.tokenizer()
     separator = opened.separator(tokenizer)
     no_template = "--raw turns it off" if request.raw else ""
@@ -59,19 +93,64 @@ def complete(opened: OpenWeights, request: CompletionRequest) -> Completions:
         raw=no_template,
         chat_template_kwargs=opened.chat_template_kwargs,
     )
-    with opened.sampler() as sampler:
-        sampled = sampler.sample(
-            tokens,
-            count=request.count,
-            max_tokens=request.params.max_tokens,
-            temperature=request.params.temperature,
-            top_p=request.params.top_p,
-            seed=request.params.seed,
-            stop=request.params.stop,
-        ).result()
     prefix = "" if request.raw else separator or ""
+    params = asdict(request.params)
+    with opened.sampler() as sampler:
+        if show is not None and request.count == 1 and isinstance(sampler, StreamingSampler):
+            pieces = TextPieces(tokenizer, prefix)
+            sampled = _streamed(sampler, tokens, params, lambda token: show(pieces.add(token)))
+        else:
+            pieces = None
+            sampled = sampler.sample(tokens, count=request.count, **params).result()
     texts = [answer_text(one.tokens, tokenizer).removeprefix(prefix) for one in sampled]
+    if show is not None and request.count == 1:
+        show(texts[0][len(pieces.text) if pieces else 0 :])
     return Completions(texts, sampled, no_template)
+
+
+def _streamed(
+    sampler: StreamingSampler,
+    prompt: Tokens,
+    params: Mapping[str, Any],
+    show: Callable[[int], object],
+) -> Sequence[Sampled]:
+    """Sample a completion, and show its tokens on this thread."""
+    tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    future = sampler.stream(prompt, tokens.put, **params)
+    arrived: concurrent.futures.Future[Sequence[Sampled]] = concurrent.futures.Future()
+    arrived.add_done_callback(lambda _: tokens.put(None))
+
+    def wait() -> None:
+        try:
+            arrived.set_result(future.result())
+        except BaseException as error:  # noqa: BLE001 raised on the caller's thread
+            arrived.set_exception(error)
+
+    context = copy_context()  # for the progress of loading
+    threading.Thread(target=context.run, args=(wait,), name="streaming", daemon=True).start()
+    while (token := tokens.get()) is not None:
+        show(token)
+    return arrived.result()
+
+
+class TextPieces:
+    """The text of a completion, decoded piece by piece as its tokens arrive."""
+
+    def __init__(self, tokenizer: Tokenizer, prefix: str) -> None:
+        self.text = ""  # returned so far
+        self._tokenizer = tokenizer
+        self._prefix = prefix  # left out at the start
+        self._tokens: list[int] = []
+
+    def add(self, token: int) -> str:
+        """Return the text that a token completes; an incomplete character is held back."""
+        self._tokens.append(token)
+        text = answer_text(np.array(self._tokens), self._tokenizer).rstrip(INCOMPLETE_CHARACTER)
+        if self._prefix.startswith(text):  # it may be the prefix that is left out
+            return ""
+        piece = text.removeprefix(self._prefix)[len(self.text) :]
+        self.text += piece
+        return piece
 
 
 @dataclass(frozen=True)

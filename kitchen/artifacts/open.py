@@ -28,6 +28,8 @@ from kitchen.recipe import Recipe
 from kitchen.runs.store import read_order, run_names
 from kitchen.types import Tokens
 
+# the end of a text decodes to this in the middle of a character
+INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 NO_TEMPLATE_REASON = "the run was trained without it (rendering.chat=false)"
 
 

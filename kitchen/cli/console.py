@@ -85,6 +85,11 @@ def console(*, to_stderr: bool = False) -> Console:
     )
 
 
+def has_cursor(out: Console) -> bool:
+    """Return whether lines can be rewritten: on a terminal, unless TERM is dumb."""
+    return out.is_terminal and not out.is_dumb_terminal
+
+
 def table(content: Table) -> RichTable:
     """Return aligned columns; lines separate the rows where a cell takes several lines."""
     columns = list(zip(content.columns, *content.rows, strict=False))  # with their names
@@ -263,7 +268,7 @@ class ConsoleObserver(WorkObserver):
         self._passes: set[str] = set()  # loops around a loop, such as epochs, without metrics
         self._start_time = time.perf_counter()
         self.exported: Checkpoint | None = None  # the last one
-        self._bar = _bar(out) if out.is_terminal else None
+        self._bar = _bar(out) if has_cursor(out) else None
         self._task: TaskID | None = None
         self._work = WorkLines(out, None, None)
         self._activity = ""  # of the stage outside loops that started last; empty inside a loop

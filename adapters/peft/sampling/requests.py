@@ -30,6 +30,7 @@ class SamplingRequest:
     top_k: int
     seed: int
     stop: Sequence[str] | Sequence[int]
+    on_token: Callable[[int], object] | None = None  # called with each token of each completion
     work: concurrent.futures.Future[Sequence[Sampled]] = field(
         default_factory=concurrent.futures.Future
     )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kitchen.artifacts.open import (
+    INCOMPLETE_CHARACTER,
     NO_TEMPLATE_REASON,
     OpenWeights,
     SamplingParams,
@@ -21,6 +22,7 @@ from kitchen.artifacts.open import (
 )
 from kitchen.cli.commands.errors import report_error
 from kitchen.cli.console import console
+from kitchen.cli.waits import showing_waits
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.errors import ConfigError, DataError, KitchenError, did_you_mean
 from kitchen.ports import Message, Sampler, Tokenizer
@@ -29,8 +31,6 @@ from kitchen.types import Tokens
 
 # tokens per sampling request: an answer streams, but each request reads all earlier tokens again
 CHUNK_SIZES = (2, 4, 8, 16, 32)
-# the end of a text decodes to this in the middle of a character
-INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 COMMANDS = {
     "/reset": "start a new conversation; the system message stays",
     "/system": "TEXT: set the system message from the next answer on; without TEXT, remove it",
@@ -43,12 +43,16 @@ RESET_HINT = "/reset starts a new conversation"
 def chat(weights: str, adapters: AdapterChoice, params: SamplingParams, system: str) -> int:
     """Hold a conversation until the end of the input."""
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with open_weights(weights, adapters) as opened:
+    with (
+        showing_waits(f"Opening {weights}") as opening_is_over,
+        open_weights(weights, adapters) as opened,
+    ):
         tokenizer = opened.tokenizer()
         _check_chat_template(opened, tokenizer)
         with opened.sampler() as sampler:
             # a model that cannot be loaded fails here, before the first line is typed
             sampler.logprobs(tokenizer.encode("a")).result()
+            opening_is_over()
             if at_terminal:
                 greeting = f"{opened.weights.name}: type /help to see the commands"
                 console(to_stderr=True).print(greeting, soft_wrap=True)

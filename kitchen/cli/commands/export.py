@@ -9,6 +9,7 @@ from typing import cast
 from kitchen.artifacts.export import Format, export_weights
 from kitchen.artifacts.open import open_weights
 from kitchen.cli.console import console
+from kitchen.cli.waits import showing_waits
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.errors import ConfigError
 
@@ -26,7 +27,7 @@ def export(
 ) -> int:
     """Write weights into a new folder: an adapter, or a whole model if `merged` or `gguf`."""
     form = _format(merged, gguf)
-    with open_weights(weights, adapters) as opened:
+    with showing_waits(f"Exporting {weights}"), open_weights(weights, adapters) as opened:
         export_weights(opened, folder, form)
     path = folder.expanduser().absolute()
     console().print(f"{path}  ({_CONTENT[form.split()[0]]})", soft_wrap=True)

@@ -10,6 +10,7 @@ from kitchen.artifacts.completions import CompletionRequest, complete
 from kitchen.artifacts.open import NO_TEMPLATE_REASON, open_weights
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console
+from kitchen.cli.waits import showing_waits
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.secrets import printable
 from kitchen.types import Sampled
@@ -19,15 +20,26 @@ def sample(weights: str, request: CompletionRequest, adapters: AdapterChoice, *,
     """Print the completions of a prompt; the prompt "-" is read from standard input."""
     if request.prompt == "-":
         request = replace(request, prompt=sys.stdin.read().removesuffix("\n"))
-    with open_weights(weights, adapters) as opened:
-        completions = complete(opened, request)
+    streams = sys.stdout.isatty() and request.count == 1 and not json
+    with (
+        showing_waits(f"Opening {weights}") as opening_is_over,
+        open_weights(weights, adapters) as opened,
+    ):
+
+        def show(text: str) -> None:
+            opening_is_over()
+            print(printable(text), end="", flush=True)
+
+        completions = complete(opened, request, show if streams else None)
+    if streams:
+        print(flush=True)
     if completions.no_template == NO_TEMPLATE_REASON:
         _print_note(f"without the chat template: {NO_TEMPLATE_REASON}")
     texts, sampled = completions.texts, completions.sampled
     if json:
         print(as_json(_summary(opened.weights.name, request.prompt, texts, sampled)))
     else:
-        _print_completions(texts, sampled, request.params.max_tokens)
+        _print_completions(() if streams else texts, sampled, request.params.max_tokens)
     return 0
 
 
@@ -44,10 +56,12 @@ def _summary(
 def _print_completions(
     texts: Sequence[str], completions: Sequence[Sampled], max_tokens: int
 ) -> None:
-    for number, (text, completion) in enumerate(zip(texts, completions, strict=True), 1):
-        if len(texts) > 1:
-            print("\n" * (number > 1) + f"[{number}/{len(texts)}]")
-        print(printable(text), flush=True)
+    """Print texts, unless they are there already, and which of them were cut."""
+    for number, completion in enumerate(completions, 1):
+        if len(completions) > 1:
+            print("\n" * (number > 1) + f"[{number}/{len(completions)}]")
+        if texts:
+            print(printable(texts[number - 1]), flush=True)
         if completion.stop_reason == "length":
             _print_length_note(len(completion.tokens), max_tokens)
 

@@ -120,6 +120,21 @@ def exit_code(child: Any) -> int:
     return int(child.exitstatus)
 
 
+def test_a_sample_on_a_terminal_is_the_text_of_a_pipe(folder: Path) -> None:
+    program, *arguments = [sys.executable, "-m", "kitchen.cli", "sample", "smile", "hello"]
+    env = {**os.environ, "TERM": "xterm", "PYTHONUTF8": "1"}
+    child = pexpect.spawn(program, arguments, cwd=str(folder), env=env, encoding="utf-8")
+    child.expect(pexpect.EOF)
+    piped = subprocess.run(
+        [program, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=True
+    )
+    assert piped.stdout == "é😀\n"
+    shown = str(child.before)
+    assert "Opening smile" in shown
+    assert shown.endswith("é😀\r\n")
+    assert "\x1b" not in piped.stdout + piped.stderr
+
+
 def test_answers_have_whole_characters_and_no_stop_token(chat: Chat) -> None:
     child = chat("smile")
     assert say(child, "hello") == "é😀"

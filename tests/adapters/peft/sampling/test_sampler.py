@@ -120,6 +120,15 @@ def test_the_same_requests_give_the_same_bits(session: PeftSession) -> None:
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="counts tokens of the path without graphs")
+def test_a_streamed_completion_is_the_sampled_one(sampler: Any) -> None:
+    streamed: list[int] = []
+    options = {"max_tokens": 12, "temperature": 0.9, "top_p": 0.95, "seed": 5}
+    [expected] = sampler.sample(PROMPTS[0], **options).result()
+    [completion] = sampler.stream(PROMPTS[0], streamed.append, **options).result()
+    assert_same_bits([completion], [expected])
+    assert streamed == expected.tokens.tolist()
+
+
 def test_long_batches_let_other_workers_compute(sampler: Any) -> None:
     def run() -> list[Sampled]:
         futures = [
