@@ -36,11 +36,17 @@ def is_adapter(folder: Path) -> bool:
 
 
 def base_model_name(folder: Path) -> str:
-    """Return the base model that an adapter's folder names, as a hub knows it; empty if none."""
+    """Return the base model that an adapter's folder names, as a hub knows it; empty if none.
+
+    Exports name a folder without its place (`path:NAME`): it is looked for beside the adapter's.
+    """
     config = read_config(folder)
     name, revision = str(config.get("base_model_name_or_path") or ""), config.get("revision")
     if name and os.path.isdir(name):  # as in PEFT, an existing folder comes before a name
         return f"path:{name}"
+    beside = folder.absolute().parent / name.removeprefix("path:")
+    if name.startswith("path:") and beside.is_dir():
+        return f"path:{beside}"
     return f"{name}@{revision}" if name and revision and ":" not in name else name
 
 

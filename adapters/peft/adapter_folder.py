@@ -138,7 +138,10 @@ def _find_base(hub: HubClient, base: str, name: str) -> None:
         hub.find(base)
         is_nested = base.startswith("path:") and is_adapter(hub.fetch(base))
     except BackendError as error:
-        raise BackendError(f"{name}: {field} cannot be found: {error}") from error
+        hint = ""
+        if base.startswith("path:") and not Path(base.removeprefix("path:")).is_absolute():
+            hint = "; or put that folder beside the adapter's"
+        raise BackendError(f"{name}: {field} cannot be found: {error}{hint}") from error
     if is_nested:
         raise BackendError(
             f"{name}: {field} is {base!r}, which is an adapter itself; merge that one first "

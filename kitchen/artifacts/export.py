@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
+from kitchen.artifacts.model_card import Form, model_card
 from kitchen.artifacts.ollama import GGUF_FILE, modelfile
 from kitchen.artifacts.open import OpenWeights, rendering_settings
-from kitchen.artifacts.publish import require_export, write_chat_template
+from kitchen.artifacts.publish import (
+    evaluation_tables,
+    name_base,
+    name_base_portably,
+    require_export,
+    write_chat_template,
+)
 from kitchen.backend.atomic_folder import atomic_folder
+from kitchen.backend.edited_files import CARD
 from kitchen.errors import BackendError
 from kitchen.ports import TrainingClient
 from kitchen.types import Checkpoint
@@ -31,27 +39,46 @@ class GgufExporter(Protocol):
 
 
 def export_weights(opened: OpenWeights, folder: Path, form: Format) -> None:
-    """Write weights into a new folder, which appears whole or not at all.
+    """Write weights with a model card into a new folder, which appears whole or not at all.
 
-    A GGUF file has a Modelfile for Ollama beside it. Raises BackendError for weights that cannot be
-    exported in this form, ConfigError for a folder in use, RunFailed for a full disk.
+    No file names a folder of this machine. A GGUF file has a Modelfile for Ollama beside it. Raises
+    BackendError for weights that cannot be exported in this form, ConfigError for a folder in use,
+    RunFailed for a full disk.
     """
     store = require_export(opened.training)
-    if not form.startswith("gguf"):
-        store.export(opened.weights.source, folder, merged=form == "merged")
-        write_chat_template(opened.weights, folder.expanduser())
-        return
-    exporter = require_gguf(opened.training)
-    tokenizer = opened.tokenizer()
+    kind, _, quantization = form.partition(" ")
     with atomic_folder(folder) as part:
-        exporter.export_gguf(
-            opened.weights.source,
-            part / GGUF_FILE,
-            quantization=form.removeprefix("gguf "),
-            chat_template=rendering_settings(opened.weights.record).get("template"),
-        )
-        text = modelfile(tokenizer, opened.separator(tokenizer), opened.chat_template_kwargs)
-        (part / "Modelfile").write_text(text, encoding="utf-8")
+        if quantization:
+            _write_gguf(opened, part, quantization)
+        else:
+            inner = part / "exported"
+            store.export(opened.weights.source, inner, merged=kind == "merged")
+            for path in inner.iterdir():
+                path.rename(part / path.name)
+            inner.rmdir()
+            write_chat_template(opened.weights, part)
+        _write_card(opened, part, folder.expanduser().absolute().name, cast(Form, kind))
+
+
+def _write_gguf(opened: OpenWeights, folder: Path, quantization: str) -> None:
+    exporter, tokenizer = require_gguf(opened.training), opened.tokenizer()
+    exporter.export_gguf(
+        opened.weights.source,
+        folder / GGUF_FILE,
+        quantization=quantization,
+        chat_template=rendering_settings(opened.weights.record).get("template"),
+    )
+    text = modelfile(tokenizer, opened.separator(tokenizer), opened.chat_template_kwargs)
+    (folder / "Modelfile").write_text(text, encoding="utf-8")
+
+
+def _write_card(opened: OpenWeights, folder: Path, name: str, form: Form) -> None:
+    base = name_base_portably(opened.weights, folder)
+    if not base.name:  # a whole model does not name the base of the adapter that was merged
+        base = name_base(opened.weights, opened.hub.fetch(opened.weights.model))
+    tables = evaluation_tables(opened.weights, opened.blobs)
+    card = model_card(f"path:{name}", base, opened.weights, tables, form)
+    (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def require_gguf(training: TrainingClient) -> GgufExporter:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 from kitchen.artifacts.weights import Weights, parse_weights_name
 from kitchen.backend.edited_files import sign_card
@@ -39,6 +40,32 @@ base = AutoModelForCausalLM.from_pretrained("FOLDER")  # of the base model named
 model = PeftModel.from_pretrained(base, "{repo}")
 tokenizer = AutoTokenizer.from_pretrained("{repo}")"""
 
+_MERGED_CODE = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{repo}")
+tokenizer = AutoTokenizer.from_pretrained("{repo}")"""
+_GGUF_CODE = """ollama create NAME -f Modelfile
+ollama run NAME"""
+Form = Literal["adapter", "merged", "gguf"]
+
+
+@dataclass(frozen=True)
+class _FormText:
+    """The words of a card that depend on the form of the weights."""
+
+    library: str
+    relation: str  # to the base model, in the terms of the Hugging Face Hub
+    noun: str
+
+
+_FORMS: Mapping[Form, _FormText] = MappingProxyType(
+    {
+        "adapter": _FormText("peft", "adapter", "LoRA weights"),
+        "merged": _FormText("transformers", "finetune", "A model with merged LoRA weights"),
+        "gguf": _FormText("gguf", "quantized", "A GGUF file of a model with merged LoRA weights"),
+    }
+)
+
 
 @dataclass(frozen=True)
 class Base:
@@ -49,8 +76,14 @@ class Base:
     license: str = ""
 
 
-def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping[str, Any]]) -> str:
-    """Return the model card for the repository of an adapter, without secrets or local folders.
+def model_card(
+    repo: str,
+    base: Base,
+    weights: Weights,
+    tables: Sequence[Mapping[str, Any]],
+    form: Form = "adapter",
+) -> str:
+    """Return the model card for a repository, or a folder `path:NAME`, without secrets or folders.
 
     `tables` are rows of tables.jsonl. Only evaluations are shown, which have a column "measure" or
     intervals: others, such as answers side by side, may quote the data.
@@ -58,14 +91,14 @@ def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping
     record = weights.record or {}
     settings = record.get("order", {}).get("settings", {})
     parts = [
-        _front_matter(base, record),
-        f"# {_text(repo.rpartition('/')[2])}",
-        _overview(base, weights),
+        _front_matter(base, record, _FORMS[form]),
+        f"# {_text(repo.removeprefix('path:').rpartition('/')[2])}",
+        _overview(base, weights, _FORMS[form]),
         *_evaluation(tables),
         *_section("Data", ("split", "data set", "SHA-256"), _data_digests(record)),
         *_section("Settings", ("setting", "value"), _flat_settings(settings)),
         "## How to load it",
-        _loading(repo, base),
+        _loading(repo, base, form),
     ]
     return sign_card(mask("\n\n".join(parts)))
 
@@ -76,13 +109,13 @@ def public_name(model: str) -> str:
     return f"path:{_without_folders(model)}" if is_path else model
 
 
-def _front_matter(base: Base, record: Mapping[str, Any]) -> str:
+def _front_matter(base: Base, record: Mapping[str, Any], form: _FormText) -> str:
     """Return the metadata that a hub reads, in YAML."""
-    lines = ["library_name: peft", "pipeline_tag: text-generation"]
+    lines = [f"library_name: {form.library}", "pipeline_tag: text-generation"]
     if _is_of_hub(base.name):
         lines += [
             f"base_model: {yaml_value(parse_weights_name(base.name).name)}",
-            "base_model_relation: adapter",
+            f"base_model_relation: {form.relation}",
         ]
     if base.license:
         lines.append(f"license: {yaml_value(base.license)}")
@@ -95,7 +128,7 @@ def _front_matter(base: Base, record: Mapping[str, Any]) -> str:
     return "\n".join(["---", *lines, "tags:", "- lora", "- crucible-kitchen", "---"])
 
 
-def _overview(base: Base, weights: Weights) -> str:
+def _overview(base: Base, weights: Weights, form: _FormText) -> str:
     facts = (weights.record or {}).get("facts", {})
     checkpoint = weights.source if isinstance(weights.source, Checkpoint) else None
     recipe = f" with the recipe {_code(str(weights.record['recipe']))}" if weights.record else ""
@@ -111,7 +144,7 @@ def _overview(base: Base, weights: Weights) -> str:
         ("device", _text(facts.get("machine.device", ""))),
     ]
     release = version("crucible-kitchen")
-    sentence = f"LoRA weights, trained{recipe} by crucible-kitchen {release}."
+    sentence = f"{form.noun}, trained{recipe} by crucible-kitchen {release}."
     known = [row for row in rows if row[1]]
     return f"{sentence}\n\n{_markdown_table(('property', 'value'), known)}"
 
@@ -174,16 +207,21 @@ def _public_cells(row: Sequence[Any]) -> Sequence[str]:
     return [_text(_without_folders(str(cell))) for cell in row]
 
 
-def _loading(repo: str, base: Base) -> str:
-    """Return instructions to load the weights with transformers and peft, or with the kitchen."""
-    template = _HUB_CODE if _is_of_hub(base.name) else _LOCAL_CODE
-    code = template.format(repo=repo)
+def _loading(repo: str, base: Base, form: Form) -> str:
+    """Return instructions to load the weights with other programs, and with the kitchen."""
+    if form == "gguf":
+        return f"With Ollama, in this folder:\n\n```bash\n{_GGUF_CODE}\n```"
+    if form == "merged":
+        code, libraries = _MERGED_CODE, "transformers"
+    else:
+        code = _HUB_CODE if _is_of_hub(base.name) else _LOCAL_CODE
+        libraries = "transformers and peft"
     shell = f"pip install 'crucible-kitchen[local,hf]'\nkitchen chat {repo}"
-    if base.name.startswith("path:"):
+    if base.name.startswith("path:") and form == "adapter":
         folder = public_name(base.name).removeprefix("path:")
         shell += f"  # in the directory that holds the folder {' '.join(folder.split())}"
     return (
-        f"With transformers and peft:\n\n```python\n{code}\n```\n\n"
+        f"With {libraries}:\n\n```python\n{code.format(repo=repo.removeprefix('path:'))}\n```\n\n"
         f"Or with the kitchen:\n\n```bash\n{shell}\n```"
     )
 

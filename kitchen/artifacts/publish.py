@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -53,8 +56,9 @@ def publish(
         folder = temporary / "adapter"
         store.export(weights.source, folder)
         write_chat_template(weights, folder)
-        base = _base(weights, folder, hub)
-        tables = read_journal(blobs, weights.run, "tables") if weights.run else ()
+        base = name_base_portably(weights, folder)
+        base = replace(base, license=_license(base.name, hub))
+        tables = evaluation_tables(weights, blobs)
         (folder / CARD).write_text(model_card(repo, base, weights, tables), encoding="utf-8")
         message = message or f"Weights of {public_name(weights.name)}"
         try:
@@ -87,23 +91,37 @@ def check_repository_name(repo: str) -> None:
         raise ConfigError(f"{repo!r} cannot be the name of a repository; give OWNER/NAME")
 
 
-def _base(weights: Weights, folder: Path, hub: HubClient) -> Base:
-    """Return the base model, as the run recorded it or else as the exported folder names it.
+def evaluation_tables(weights: Weights, blobs: BlobStore) -> Sequence[Mapping[str, Any]]:
+    """Return the tables of the run of these weights; none for other weights."""
+    return list(read_journal(blobs, weights.run, "tables")) if weights.run else ()
 
-    In the exported configuration, a folder on this machine is replaced by its public name.
-    """
-    file = folder / _CONFIG
-    config = json.loads(file.read_text()) if file.is_file() else {}
-    exported_name = str(config.get("base_model_name_or_path") or "")
-    is_folder = Path(exported_name).is_absolute()
-    model = f"path:{exported_name}" if is_folder else exported_name
+
+def name_base_portably(weights: Weights, folder: Path) -> Base:
+    """Return the base model, and in the exported configuration name it without its folder here."""
+    base = name_base(weights, folder)
+    config = _read_config(folder)
+    if Path(config.get("base_model_name_or_path") or "").is_absolute():
+        config["base_model_name_or_path"] = public_name(base.name)
+        (folder / _CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    return base
+
+
+def name_base(weights: Weights, folder: Path) -> Base:
+    """Return the base model, as the run recorded it or else as an adapter's folder names it."""
+    model = str(_read_config(folder).get("base_model_name_or_path") or "")
+    if Path(model).is_absolute():
+        model = f"path:{model}"
     if weights.run and not _is_adapter_folder(weights.model):
         model = weights.model
-    if is_folder:
-        config["base_model_name_or_path"] = public_name(model)
-        file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     sha256 = str(weights.record["facts"].get("model.sha256", "")) if weights.record else ""
-    return Base(model, sha256, _license(model, hub))
+    return Base(model, sha256)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of PEFT in a folder; empty if there is none."""
+    file = folder / _CONFIG
+    config: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return config
 
 
 def _is_adapter_folder(model: str) -> bool:

@@ -38,6 +38,7 @@ def atomic_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
         with held(part):
             (part / MARKER).touch()
             yield part
+            _give_usual_permissions(part)
             (part / MARKER).unlink(missing_ok=True)
             _replace_folder(folder, part)
     except OSError as error:
@@ -47,6 +48,14 @@ def atomic_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _give_usual_permissions(folder: Path) -> None:
+    """Let others read the files as the umask says: libraries write some for their owner only."""
+    usual = (folder / MARKER).stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode | usual)
 
 
 def _replace_folder(folder: Path, part: Path) -> None:

