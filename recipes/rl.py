@@ -16,8 +16,9 @@ class Rl(RewardedRecipe):
 
     rendering: chat.PromptRendering = chat.PromptRendering()
     # centred: reward minus the group's mean (Dr. GRPO); normalised: also divided by the group's
-    # standard deviation (GRPO); leave_one_out: reward minus the mean of the others (RLOO)
-    advantages: rl.AdvantageName = "centred"
+    # standard deviation (GRPO); leave_one_out: reward minus the mean of the others (RLOO); or
+    # MODULE:function, called with the rewards of a group
+    advantages: str = "centred"
     mask_truncated: bool = False  # whether rollouts with a truncated answer get no gradient
     loss: rl.PolicyLossName = "importance_sampling"  # policy loss
     # options of the loss: clip_low_threshold and clip_high_threshold of ppo and cispo, beta of dro
@@ -29,7 +30,7 @@ class Rl(RewardedRecipe):
     reference: ModelName | None = None
 
     def workflow(self) -> Step:
-        rl.check_group(self.group, self.kl_penalty)
+        rl.check_group(self.group, self.kl_penalty, self.advantages)
         with_reference = bool(self.kl_penalty or self.reference)
         loss, options = rl.loss_of(self.loss, self.loss_options)
         kl = self.kl_penalty, self.kl_discount

@@ -8,9 +8,9 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 
 from kitchen.config.extras import install_command_for
+from kitchen.config.user_functions import import_function
 from kitchen.errors import ConfigError, RunFailed, did_you_mean
 from stages.claims.measures import MEASURES
-from stages.tasks.user_functions import import_function
 
 # gets an answer and the right answer, as texts; returns a score in 0..1
 ClaimMetric = Callable[[str, str], float]

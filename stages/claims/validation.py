@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from kitchen.config.user_functions import import_function
 from kitchen.errors import ConfigError, DataError, check_name, did_you_mean
 from kitchen.safe_text import read_json
 from stages.claims.answer import parse_answer
-from stages.tasks.user_functions import import_function
 
 # gets a value and its row; returns what is wrong with the value, or "" if nothing is
 Validator = Callable[[Any, Mapping[str, Any]], str]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kitchen.artifacts.weights import find_weights
+from kitchen.config.user_functions import is_function_name
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Samples, Table
@@ -19,7 +20,6 @@ from stages.evaluate.choices import check_choices, choice_datums
 from stages.evaluate.evaluation import MAX_TOKENS, UNSAMPLED, EvalConfig
 from stages.evaluate.graded_answers import METRIC_REWARDS
 from stages.evaluate.metric_functions import find_metric
-from stages.tasks.own_reward import is_function_name
 from stages.tasks.tasks import gradable_rows
 
 

@@ -15,6 +15,7 @@ import structlog
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from kitchen.backend.work import counted, gather_counted
+from kitchen.config.user_functions import is_function_name
 from kitchen.errors import ConfigError, DataError, Diverged, check_name
 from kitchen.ports import (
     BlobStore,
@@ -53,7 +54,6 @@ from stages.evaluate.reference import open_sampler, sample_answers
 from stages.evaluate.selection import HeldOutMeasures
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
-from stages.tasks.own_reward import is_function_name
 from stages.tasks.rewards import first_ungradable, require_extra
 from stages.train.optim import summed_metrics
 from stages.train.session import FinalWeights

@@ -8,6 +8,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
+from kitchen.config.user_functions import is_function_name
 from kitchen.ports import Tokenizer
 from kitchen.ports.environments import StepResult
 from kitchen.statistics.samples import SHARE, UNBOUNDED, Bounds
@@ -16,7 +17,6 @@ from stages.chat.conversations import Conversation
 from stages.chat.prompts import graded_prefill, prompt_text, reference_answers
 from stages.evaluate.metric_functions import measure_of, score_answers
 from stages.tasks.grading import GradingConfig
-from stages.tasks.own_reward import is_function_name
 from stages.tasks.rewards import AS_IS, GRADING_TIMEOUT, grade_answers
 
 # the reward that computes each metric

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from kitchen.backend.work import gather_counted
+from kitchen.config.user_functions import is_function_name
 from kitchen.errors import ConfigError, RunFailed, describe_error, exits_as_failures
 from kitchen.ports.datasets import Row
 from kitchen.ports.environments import StepResult
@@ -15,7 +16,7 @@ from stages.chat.plain_text import parse_row
 from stages.chat.prompts import prefill_text, reference_answer
 from stages.tasks.function_workers import FunctionPool
 from stages.tasks.grading import GradingConfig
-from stages.tasks.own_reward import RewardFunction, RowReward, find_reward, is_function_name
+from stages.tasks.own_reward import RewardFunction, RowReward, find_reward
 from stages.tasks.rewards import grade
 from stages.tasks.step_results import check_no_messages
 from stages.tasks.time_limit import TimeLimit

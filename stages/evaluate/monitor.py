@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import structlog
 from pydantic import Field, PositiveInt
 
+from kitchen.config.user_functions import is_function_name
 from kitchen.errors import ConfigError, DataError, QualityError
 from kitchen.ports import CheckpointStore, Future, Sampler, Tokenizer, TrainingSession, start
 from kitchen.progress import Progress
@@ -26,7 +27,6 @@ from stages.evaluate.evaluation import EvalConfig, Evaluation, evaluate
 from stages.evaluate.graded_answers import ANSWER_MEASURES, score_bounds
 from stages.evaluate.metric_functions import measure_of
 from stages.evaluate.targets import TargetResult, Targets
-from stages.tasks.own_reward import is_function_name
 from stages.train.session import retype_checkpoint
 
 R = TypeVar("R")

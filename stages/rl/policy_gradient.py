@@ -11,7 +11,13 @@ import numpy as np
 from pydantic import Field
 
 from kitchen.backend.losses import find_loss
-from kitchen.errors import ConfigError, Diverged, check_name
+from kitchen.config.user_functions import (
+    call_in_run,
+    check_positional,
+    import_function,
+    is_function_name,
+)
+from kitchen.errors import ConfigError, Diverged, RunFailed, did_you_mean
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, OptimStepResult
 from stages.evaluate.reference import Reference, score_sequences
@@ -27,6 +33,7 @@ from stages.train.optim import LearningRate, summed_metrics
 from stages.train.schedules import PlannedSteps
 
 PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
+ADVANTAGES = "advantages"  # the setting
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
 DiscountFactor = Annotated[float, Field(ge=0, le=1)]
 _MAX_ROLLOUTS = 1_000_000
@@ -59,9 +66,12 @@ def check_batch(batch_size: int, group: int) -> None:
         )
 
 
-def check_group(group: int, kl_penalty: float) -> None:
-    """Raise ConfigError for groups of one rollout, whose advantages are all 0."""
-    if group == 1 and not kl_penalty:
+def check_group(group: int, kl_penalty: float, advantages: str = "centred") -> None:
+    """Raise ConfigError for groups of one rollout, whose advantages are all 0.
+
+    Those by a function of the user need not compare rollouts.
+    """
+    if group == 1 and not kl_penalty and not is_function_name(advantages):
         raise ConfigError(
             "group=1 gives every rollout an advantage of 0, because advantages compare the "
             "rollouts of a group. Set group to 2 or more."
@@ -108,13 +118,15 @@ class ComputeAdvantages(Stage):
     - `centred`: r - mean (Dr. GRPO; Liu et al., 2025, arXiv:2503.20783)
     - `normalised`: (r - mean) / standard deviation (GRPO; Shao et al., 2024, arXiv:2402.03300)
     - `leave_one_out`: r - mean of the others (RLOO; Ahmadian et al., 2024, arXiv:2402.14740)
+    - `MODULE:function`, a function of the user, called with the rewards, (G,) float64: it returns
+      the advantages, (G,) finite numbers
 
     Groups whose rewards are all equal, up to rounding (a relative difference of at most 1e-12), are
-    left out. The KL penalty of a token is -c · (log pi - log ref), plus the penalty of each later
-    token times discount^distance.
+    left out, and so are those whose advantages by a function are all 0. The KL penalty of a token
+    is -c · (log pi - log ref), plus the penalty of each later token times discount^distance.
     """
 
-    advantages: AdvantageName = "centred"
+    advantages: str = "centred"  # an AdvantageName, or MODULE:function
     penalty: float = 0.0  # c, per nat
     discount: float = 0.0  # of later tokens' penalties; 0 for only the token's own
     weighted: bool = False  # also mark the sampled tokens in "weights", for a custom loss
@@ -122,7 +134,7 @@ class ComputeAdvantages(Stage):
     mask_truncated: bool = False
 
     def __post_init__(self) -> None:
-        check_name("advantages", self.advantages, get_args(AdvantageName))
+        check_advantages(self.advantages)
         if self.discount and not self.penalty:
             raise ConfigError(
                 f"a discount of {self.discount} applies to the KL penalties of later tokens, but "
@@ -138,10 +150,10 @@ class ComputeAdvantages(Stage):
         logprobs = _rewarded_logprobs(rollouts, reference.logprobs if reference else ())
         examples = list[TrainingExample]()
         for group in rollouts.groups:
-            if is_constant(group) and not self.penalty:
-                continue
             rewarded = succeeded(group)
             values = advantages(rewarded, self.advantages)
+            if not values.any() and not self.penalty:
+                continue
             for rollout, advantage in zip(rewarded, values, strict=True):
                 for episode in rollout.episodes:
                     cost: Array | float = 0.0
@@ -174,9 +186,20 @@ def kl_penalties(episode: Episode, reference: Floats, penalty: float, discount: 
     return cost
 
 
-def advantages(group: Sequence[Rollout], kind: AdvantageName) -> Array:
+def check_advantages(name: str) -> None:
+    """Raise ConfigError for a name that is no AdvantageName and no function of the user."""
+    if is_function_name(name):
+        check_positional(ADVANTAGES, name, import_function(ADVANTAGES, name), "f(rewards)")
+    elif name not in (known := get_args(AdvantageName)):
+        near = did_you_mean(name, known)
+        raise ConfigError(f"{ADVANTAGES}={name!r} is unknown; {near} (or a MODULE:function)")
+
+
+def advantages(group: Sequence[Rollout], kind: str) -> Array:
     """Return the advantages, (G,), of the rollouts of one problem."""
     rewards = np.array([rollout.reward for rollout in group], np.float64)
+    if is_function_name(kind):
+        return _own_advantages(kind, rewards) if len(rewards) else rewards
     if is_constant(group):  # differences by rounding do not count, and must not be divided by
         return np.zeros(len(rewards))
     centred: Array = rewards - rewards.mean()
@@ -185,6 +208,22 @@ def advantages(group: Sequence[Rollout], kind: AdvantageName) -> Array:
     elif kind == "normalised":
         centred /= rewards.std()
     return centred
+
+
+def _own_advantages(name: str, rewards: Array) -> Array:
+    """Return the advantages, (G,), by a user's function; raises RunFailed for another result."""
+    function = import_function(ADVANTAGES, name)
+    result = call_in_run(ADVANTAGES, name, function, rewards.copy())
+    try:
+        values = np.asarray(result, np.float64)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.shape != rewards.shape or not np.isfinite(values).all():
+        raise RunFailed(
+            f"{ADVANTAGES}={name} returned {result!r:.200} for the rewards {rewards.tolist()}; it "
+            f"must return {len(rewards)} finite numbers, one per reward"
+        )
+    return values
 
 
 class Minibatches(Stage):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kitchen.config.user_functions import is_function_name
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.ports import Dataset
 from kitchen.ports.datasets import Row
@@ -17,7 +18,6 @@ from stages.tasks.own_reward import (
     RewardFunction,
     RowReward,
     find_reward,
-    is_function_name,
     parse_for_functions,
     parse_question,
     row_rewards,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from typing import Any
 
+from kitchen.config.user_functions import import_function
 from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports import Dataset
 from kitchen.ports.datasets import Row
@@ -23,7 +24,6 @@ from stages.tasks.step_results import (
     function_name,
 )
 from stages.tasks.time_limit import name_callee
-from stages.tasks.user_functions import import_function
 
 _ROW, _REFERENCE = "row", "reference"  # parameters that are not columns
 # columns that a reward function may read, although they are refused or mean something else in
@@ -106,11 +106,6 @@ class RowReward:
             return await call_function(function.call, answer, **arguments)
         module, _, attribute = function.name.partition(":")
         return await self.workers.call((module, attribute), answer, **arguments)
-
-
-def is_function_name(reward: str | None) -> bool:
-    """Return whether a reward is named as MODULE:function."""
-    return reward is not None and ":" in reward
 
 
 def find_reward(name: str, setting: str = "reward") -> RewardFunction:

@@ -7,7 +7,6 @@ from stages.train.schedules import (
     Cosine,
     Linear,
     Schedule,
-    ScheduleName,
     check_planned,
     make_schedule,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "ReportStep",
     "SaveFinal",
     "Schedule",
-    "ScheduleName",
     "TorchLoss",
     "check_planned",
     "make_schedule",

@@ -1,13 +1,22 @@
-"""Learning-rate schedules: constant, linear and cosine, each after a linear warm-up."""
+"""Learning-rate schedules: constant, linear, cosine or a user's function, after linear warm-up."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
-from kitchen.errors import ConfigError, did_you_mean
+import numpy as np
+
+from kitchen.config.user_functions import (
+    call_in_run,
+    check_positional,
+    import_function,
+    is_function_name,
+)
+from kitchen.errors import ConfigError, RunFailed, did_you_mean
 
 _MAX_PLANNED = 100_000_000  # examples of a run, in order, which take 8 bytes each or more
 
@@ -78,6 +87,39 @@ class Cosine:
 
 
 @dataclass(frozen=True)
+class FunctionSchedule:
+    """Warm-up as in Constant, times `peak`, times a factor by a user's function of the step.
+
+    The function is called as f(step, steps), with the optimiser step from 0 and the number of steps
+    of the run, and returns a finite number of at least 0. Raises ConfigError if it cannot be
+    imported or called so, and RunFailed for an error in it or another result.
+    """
+
+    function: str  # MODULE:function
+    peak: float
+    warmup_steps: int = 0  # optimiser steps
+
+    def __post_init__(self) -> None:
+        _check(self.peak, self.warmup_steps, floor=0.0)
+        check_positional(SETTING, self.function, self._call, "f(step, steps)")
+
+    def __call__(self, done: float, width: float, /) -> float:
+        step, steps = round(done / width), round(1.0 / width)
+        factor = call_in_run(SETTING, self.function, self._call, step, steps)
+        is_number = isinstance(factor, int | float | np.number) and not isinstance(factor, bool)
+        if not is_number or not 0 <= factor < math.inf:
+            raise RunFailed(
+                f"{SETTING}={self.function} returned {factor!r:.80} for step {step} of {steps}; it "
+                "must return a factor of the learning rate, a finite number of at least 0"
+            )
+        return self.peak * float(factor) * _warmup_factor(done, width, self.warmup_steps)
+
+    @cached_property
+    def _call(self) -> Callable[..., Any]:
+        return import_function(SETTING, self.function)
+
+
+@dataclass(frozen=True)
 class PlannedSteps:
     """The number of optimiser steps of a run, as far as it is known before it starts."""
 
@@ -104,7 +146,7 @@ def unreached_peak(schedule: Schedule, steps: int) -> str:
     )
 
 
-ScheduleName = Literal["constant", "linear", "cosine"]
+SETTING = "schedule"
 SCHEDULES: Mapping[str, type[Constant] | type[Linear] | type[Cosine]] = {
     "constant": Constant,
     "linear": Linear,
@@ -113,9 +155,15 @@ SCHEDULES: Mapping[str, type[Constant] | type[Linear] | type[Cosine]] = {
 
 
 def make_schedule(name: str, peak: float, warmup_steps: int = 0) -> Schedule:
-    """Return a schedule by name; raises ConfigError for an unknown name or invalid numbers."""
+    """Return a schedule by its name or that of a function, MODULE:function.
+
+    Raises ConfigError for an unknown name or invalid numbers.
+    """
+    if is_function_name(name):
+        return FunctionSchedule(name, peak, warmup_steps)
     if name not in SCHEDULES:
-        raise ConfigError(f"schedule {name!r} is unknown; {did_you_mean(name, SCHEDULES)}")
+        near = did_you_mean(name, SCHEDULES)
+        raise ConfigError(f"{SETTING}={name!r} is unknown; {near} (or a MODULE:function)")
     return SCHEDULES[name](peak, warmup_steps)
 
 

@@ -79,3 +79,43 @@ async def awaited(answer: str) -> str:
 
 def returns_coroutine(answer: str) -> Any:
     return awaited(answer)
+
+
+def falls(step: int, steps: int) -> float:
+    return 1.0 - step / steps
+
+
+def rises_too_far(step: int, steps: int) -> float:
+    return float("inf") if step == 2 else 1.0
+
+
+def fails_at_2(step: int, steps: int) -> float:
+    return [1.0, 0.5][step]
+
+
+def one_parameter(step: int) -> float:
+    return 1.0
+
+
+def above_half(rewards: Any) -> Any:
+    return rewards - 0.5
+
+
+def as_list(rewards: Any) -> list[float]:
+    return [1.0 if reward else -1.0 for reward in rewards]
+
+
+def too_few(rewards: Any) -> Any:
+    return rewards[1:]
+
+
+def not_finite(rewards: Any) -> Any:
+    return rewards * float("nan")
+
+
+def nothing(rewards: Any) -> None:
+    """Return nothing."""
+
+
+def unknown_key(rewards: Any) -> Any:
+    return {}[len(rewards)]

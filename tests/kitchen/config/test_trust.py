@@ -84,6 +84,8 @@ def test_record_loads_no_recipe_without_trust(tmp_path: Path, edit: Edit, recipe
         ("recipes.rl:Rl", {"reward": "mine:Mine"}, "reward=mine:Mine"),
         ("recipes.rlhf:Rlhf", {"reward": "runs.dish.mine:Mine"}, "reward=runs.dish.mine:Mine"),
         ("recipes.rl:Rl", {"reward": ["exact", "os:system"]}, "reward=os:system"),
+        ("recipes.rl:Rl", {"advantages": "os:system"}, "advantages=os:system"),
+        ("recipes.sl_basic:SlBasic", {"schedule": "os:system"}, "schedule=os:system"),
         ("recipes.rl:Rl", {"reward": {"exact": 1, "mine:Mine": 2}}, "reward=mine:Mine"),
         ("recipes.rl:Rl", {"rewards": {"a": "exact", "b": "mine:Mine"}}, "rewards.b=mine:Mine"),
         ("recipes.rl:Rl", {"rewards": {"a": {"os:system": 1}}}, "rewards.a=os:system"),

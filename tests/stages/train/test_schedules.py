@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, RunFailed
 from stages.train.schedules import SCHEDULES, Constant, Cosine, Linear, make_schedule
+
+OWN = "tests.support.own_functions"
 
 
 def rates(made, steps):
@@ -110,8 +112,11 @@ def test_a_schedule_by_name_has_a_stable_repr():
     [
         (
             lambda: make_schedule("cosin", 1e-3),
-            "schedule 'cosin' is unknown; did you mean 'cosine'?",
+            "schedule='cosin' is unknown; did you mean 'cosine'? (or a MODULE:function)",
         ),
+        (lambda: make_schedule(f"{OWN}:fals", 1e-3), "no function 'fals'; did you mean 'falls'?"),
+        (lambda: make_schedule(f"{OWN}:one_parameter", 1e-3), "is called as f(step, steps)"),
+        (lambda: make_schedule(f"{OWN}:falls", -1.0), "learning rate -1.0 must be above 0"),
         (lambda: Constant(0.0), "learning rate 0.0 must be above 0"),
         (lambda: Linear(math.nan), "learning rate nan must be above 0"),
         (lambda: Cosine(-1.0), "learning rate -1.0 must be above 0"),
@@ -124,3 +129,21 @@ def test_invalid_numbers_are_refused(make, expected):
     with pytest.raises(ConfigError) as caught:
         make()
     assert expected in str(caught.value)
+
+
+def test_function_is_a_factor_of_the_rate_after_warm_up():
+    own = make_schedule(f"{OWN}:falls", 2.0, 2)
+    assert rates(own, 4) == [2.0 * 1.0 / 2, 2.0 * 0.75, 2.0 * 0.5, 2.0 * 0.25]
+    assert repr(own) == f"FunctionSchedule(function='{OWN}:falls', peak=2.0, warmup_steps=2)"
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        ("rises_too_far", r":rises_too_far returned inf for step 2 of 4; it must return a factor"),
+        ("fails_at_2", r":fails_at_2: IndexError: .*own_functions.py:\d+ in fails_at_2"),
+    ],
+)
+def test_wrong_factor_ends_the_run(function, text):
+    with pytest.raises(RunFailed, match=f"^schedule={OWN}{text}"):
+        rates(make_schedule(f"{OWN}:{function}", 1.0), 4)

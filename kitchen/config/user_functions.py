@@ -9,7 +9,13 @@ from typing import Any
 
 from kitchen.config.discovery import recipe_code_error
 from kitchen.config.working_folder import add_cwd_to_path
-from kitchen.errors import ConfigError, did_you_mean
+from kitchen.errors import (
+    ConfigError,
+    RunFailed,
+    describe_error,
+    did_you_mean,
+    exits_as_failures,
+)
 
 
 def import_function(setting: str, name: str) -> Callable[..., Any]:
@@ -51,3 +57,31 @@ def import_function(setting: str, name: str) -> Callable[..., Any]:
             f"{did_you_mean(attribute, functions)}"
         )
     return call  # type: ignore[no-any-return]
+
+
+def is_function_name(value: str | None) -> bool:
+    """Return whether the value of a setting names a function as MODULE:function."""
+    return value is not None and ":" in value
+
+
+def check_positional(setting: str, name: str, function: Callable[..., Any], usage: str) -> None:
+    """Raise ConfigError unless a function can be called as `usage` says, as in `f(step, steps)`."""
+    signature = inspect.signature(function)
+    arguments = usage.count(",") + 1
+    try:
+        signature.bind(*range(arguments))
+    except TypeError as error:
+        raise ConfigError(
+            f"{setting}={name} is called as {usage}; its signature is {signature}"
+        ) from error
+
+
+def call_in_run(setting: str, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of a user; raises RunFailed, with the user's line, for any error in it."""
+    try:
+        with exits_as_failures():
+            return function(*arguments)
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        raise RunFailed(f"{setting}={name}: {describe_error(error)}") from error
