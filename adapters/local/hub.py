@@ -76,7 +76,7 @@ class LocalHub:
     def info(self, model: str) -> ModelInfo:
         folder = self.fetch(model)
         size = sum((folder / path).stat().st_size for path in self.files(model))
-        return ModelInfo(model, size=size)
+        return ModelInfo(model, size=size, origin=_origin(model))
 
     def sha256(self, model: str) -> str:
         folder = self.fetch(model)
@@ -150,6 +150,16 @@ class LocalHub:
             os.replace(part, entry)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def _origin(model: str) -> str:
+    """Describe weights that were quantised: GGUF files are called MODEL.TYPE.gguf."""
+    kind, _, name = model.partition(":")
+    source = _check_packaged(name) if kind == "packaged" else Path()
+    published, _, quantization = source.stem.rpartition(".")
+    if source.suffix != ".gguf" or not published:
+        return ""
+    return f"{quantization} weights of {published}, dequantised"
 
 
 def _check_packaged(name: str) -> Path:

@@ -58,9 +58,13 @@ class PeftSession:
     def facts(self) -> Facts:
         """Describe the model and the machine; waits until the model is loaded."""
         base = self._trainer.result().base
+        origin = ""
+        if base.name.startswith("packaged:"):  # others would be looked up on the network
+            origin = self._machine.hub.info(base.name).origin
         return Facts(
             {
                 "model": self._model,
+                **({"model.weights": origin} if origin else {}),
                 "model.sha256": base.sha256,
                 "model.parameters": str(base.parameters),
                 "model.dtype": str(self._machine.dtype).removeprefix("torch."),

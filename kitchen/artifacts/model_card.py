@@ -134,6 +134,7 @@ def _overview(base: Base, weights: Weights, form: _FormText) -> str:
     recipe = f" with the recipe {_code(str(weights.record['recipe']))}" if weights.record else ""
     rows = [
         ("base model", _code(public_name(base.name)) if base.name else ""),
+        ("its weights", _text(facts.get("model.weights", ""))),
         ("its SHA-256", _text(base.sha256)),
         ("LoRA", _text(facts.get("lora", ""))),
         ("trained from", _text(public_name(facts["weights"])) if "weights" in facts else ""),

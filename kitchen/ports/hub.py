@@ -17,6 +17,7 @@ class ModelInfo:
     revision: str | None = None
     size: int | None = None  # bytes of its files
     license: str = ""
+    origin: str = ""  # of weights that are not those of the model's name: "... dequantised"
 
 
 class HubClient(Protocol):

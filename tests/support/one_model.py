@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kitchen.errors import BackendError
+from kitchen.ports import ModelInfo
 
 
 class OneModel:
@@ -17,6 +18,9 @@ class OneModel:
         if model == "nothing":
             raise BackendError("there is no model 'nothing'")
         return Path(model.removeprefix("path:")) if model.startswith("path:") else self._folder
+
+    def info(self, model: str) -> ModelInfo:
+        return ModelInfo(model, origin=f"Weights of {model}")
 
     def find(self, model: str) -> None:
         self.fetch(model)

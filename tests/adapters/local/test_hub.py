@@ -196,6 +196,7 @@ def test_packaged_model_is_converted_once(converted: tuple[LocalHub, Path]) -> N
     note = json.loads((folder / "kitchen.json").read_text())
     assert note["gguf_sha256"] == hashlib.sha256(gguf_file().read_bytes()).hexdigest()
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(hub.files(MODEL))
+    assert hub.info(MODEL).origin == "Q4_1 weights of SmolLM2-135M-Instruct, dequantised"
 
 
 @pytest.mark.slow

@@ -154,6 +154,15 @@ def test_facts_describe_model_and_machine(opened: Callable[..., Any]) -> None:
     assert facts["machine.threads"] == "1"
     assert facts["machine.processor"].startswith(f"{platform.machine()} ")
     assert facts["machine.torch"] == torch.__version__
+    assert "model.weights" not in facts
+
+
+def test_facts_say_where_packaged_weights_come_from(client: Callable[..., PeftTraining]) -> None:
+    session = client().open("packaged:tiny", Lora(rank=1))
+    try:
+        assert session.facts()["model.weights"] == "Weights of packaged:tiny"
+    finally:
+        session.close()
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,13 @@ def test_card_describes_base_training_data_and_scores() -> None:
     assert "kitchen chat me/soup" in text
 
 
+def test_card_says_that_weights_were_quantised() -> None:
+    facts = {"model.weights": "Q4_1 weights of Tiny, dequantised"}
+    weights = Weights("a", "a", "a", "dish", record() | {"facts": facts})
+    text = model_card("me/soup", Base("packaged:tiny"), weights, ())
+    assert "| its weights | Q4_1 weights of Tiny, dequantised |" in text
+
+
 def test_card_quotes_no_rows_of_the_data() -> None:
     assert "my secret row" not in card()
 
