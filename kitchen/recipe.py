@@ -28,7 +28,13 @@ class Recipe(BaseModel, ABC):
     )
     outputs: ClassVar[tuple[Any, ...]] = ()
     # metrics that the console always shows, and whose curves it draws at the end of a run
-    headline: ClassVar[tuple[str, ...]] = ("reward", "loss", "held_out_loss", "held_out_accuracy")
+    headline: ClassVar[tuple[str, ...]] = (
+        "reward",
+        "loss",
+        "held_out_reward",
+        "held_out_loss",
+        "held_out_accuracy",
+    )
 
     @abstractmethod
     def workflow(self) -> Step: ...

@@ -15,8 +15,9 @@ from pydantic import (
     model_validator,
 )
 
-from kitchen import Lora, Recipe, Stage
+from kitchen import Lora, Recipe, Stage, Step, every
 from kitchen.errors import ConfigError
+from kitchen.ports import TrainingSession
 from kitchen.types import Adam, LoraRank, ModelName, Seed
 from stages.data import DataConfig
 from stages.data.dataset import DEFAULT_DATASET
@@ -25,6 +26,7 @@ from stages.evaluate import (
     EarlyStopping,
     EvalConfig,
     MonitorConfig,
+    TrackBestExport,
     export_or_stop,
     until_stopped,
 )
@@ -51,6 +53,12 @@ class TrainingRecipe(Recipe):
     grad_clip_norm: NonNegativeFloat = 0.0
     seed: Seed = 0  # random seed of initialisation, data order and sampling
     save_every: NonNegativeInt = 25  # batches between save points, to resume from; 0 for none
+    # optimiser steps between measurements of the held-out loss, each with an export of the weights;
+    # 0 for none
+    eval_every: NonNegativeInt = 50
+    keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
+    best: BestConfig = BestConfig()
+    early_stopping: EarlyStopping = EarlyStopping()
 
     @property
     def lora(self) -> Lora:
@@ -64,17 +72,6 @@ class TrainingRecipe(Recipe):
             make_schedule(self.schedule, self.learning_rate, self.warmup_steps),
             Adam(weight_decay=self.weight_decay, grad_clip_norm=self.grad_clip_norm),
         )
-
-
-class EvaluatedRecipe(TrainingRecipe):
-    """Settings of recipes that measure held-out data during training."""
-
-    # optimiser steps between measurements of the held-out loss, each with an export of the weights;
-    # 0 for none
-    eval_every: NonNegativeInt = 50
-    keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
-    best: BestConfig = BestConfig()
-    early_stopping: EarlyStopping = EarlyStopping()
 
     @property
     def export_or_stop(self) -> tuple[Stage, ...]:
@@ -92,7 +89,7 @@ class EvaluatedRecipe(TrainingRecipe):
         return self
 
 
-class EpochSettings(EvaluatedRecipe):
+class EpochSettings(TrainingRecipe):
     """Settings of recipes that train in epochs, without those of an evaluation."""
 
     # scale of the LoRA update, times the rank; null for twice the rank
@@ -130,6 +127,11 @@ class EpochRecipe(EpochSettings):
 class RolloutRecipe(TrainingRecipe):
     """Settings of recipes that train on rollouts of the policy itself."""
 
+    # batches of rollouts between evaluations on held-out problems, each with an export of the
+    # weights; 0 for none
+    eval_every: NonNegativeInt = 0
+    eval_rows: PositiveInt = 64  # first problems of each held-out set that these evaluations use
+    best: BestConfig = BestConfig("held_out_reward")
     # problems: a packaged data set, a file, a folder or, with --datasets hf, a name on the hub
     dataset: str = DEFAULT_DATASET
     playing: RolloutConfig = RolloutConfig()
@@ -140,6 +142,16 @@ class RolloutRecipe(TrainingRecipe):
     # batches by which the sampling weights lag behind the trained ones, except after a save point;
     # 0 for strictly on-policy training
     policy_lag: NonNegativeInt = 0
+
+    @property
+    def stale(self) -> tuple[type, ...]:
+        """The types of which sampling may read an earlier value."""
+        return (TrainingSession,) if self.policy_lag else ()
+
+    def evaluated(self, measure: Stage) -> Step:
+        """The steps of an evaluation during training, whose result is waited for at once."""
+        track = TrackBestExport(self.keep, self.best)
+        return every(self.eval_every)(measure, *self.export_or_stop, track)
 
     @property
     def problems(self) -> int:

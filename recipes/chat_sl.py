@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen import Step, every, for_each, sequence
-from recipes._base import EvaluatedRecipe
+from recipes._base import TrainingRecipe
 from stages import chat, data, evaluate, train
 
 
-class ChatSl(EvaluatedRecipe):
+class ChatSl(TrainingRecipe):
     """Multi-turn conversations from several data sets, with the loss of each data set."""
 
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig(metric="loss")

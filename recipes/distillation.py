@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pydantic import PositiveFloat, PositiveInt
 
 from kitchen import Step, for_each, sequence
-from kitchen.ports import TrainingSession
 from kitchen.types import ModelName
 from recipes._base import RolloutRecipe
 from stages import chat, data, distill, evaluate, rl, tasks, train
@@ -25,10 +24,10 @@ class Distillation(RolloutRecipe):
     # reverse: KL(student || teacher); forward: KL(teacher || student) over the teacher's top_k
     divergence: distill.DivergenceName = "reverse"
     coefficient: PositiveFloat | None = None  # weight of the reverse KL; null for 1
-    # discount factor of the reverse KL of later tokens in a token's advantage; null for 0, which
-    # counts only the token's own
+    # discount factor of later tokens' reverse KL in a token's advantage; null for 0: only its own
     discount: rl.DiscountFactor | None = None
     top_k: PositiveInt | None = None  # number of the teacher's top tokens; null for 20
+    best: evaluate.BestConfig = evaluate.BestConfig("held_out_kl")
 
     def workflow(self) -> Step:
         names = self.teacher, self.teachers, self.model
@@ -37,20 +36,20 @@ class Distillation(RolloutRecipe):
         options = self.coefficient, self.discount, self.top_k
         targets, loss, report = distill.divergence_steps(self.divergence, *options)
         kl = teachers, self.rendering, self.evaluation.max_tokens, self.seed, self.instruction
-        batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
-        stale = (TrainingSession,) if self.policy_lag else ()
-        rows = self.reading, self.seed, self.problems
+        batches = self.until_stopped(tasks.TaskBatches(self.batch_size, self.steps, self.seed))
         limit, prompts = self.playing.max_tokens, self.rendering
         drop_bad_rows = distill.DropBadPrompts(self.rendering, self.evaluation, limit)
+        rows = self.reading, self.seed, self.problems
         return sequence(
             *distill.load_prompts(self.dataset, self.teachers, *rows),
             train.OpenSession(self.model, self.lora),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             tasks.CheckPrompts(limit, prompts),
             distill.OpenTeachers(teachers, self.instruction, prompts),
+            *evaluate.start_exports(self.early_stopping),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
             *kl_stages(evaluate.MeasureKLBefore, *kl, model=self.model),
-            for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
+            for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=self.stale)(
                 rl.Snapshot(),
                 rl.SampleRollouts(self.group, self.playing, self.seed, prompts),
                 distill.ReportAnswers(),
@@ -58,6 +57,7 @@ class Distillation(RolloutRecipe):
                 for_each(rl.Minibatches(self.updates))(
                     train.ForwardBackward(loss), self.optim, report
                 ),
+                self.evaluated(distill.MeasureTeacherKL(*kl, self.eval_rows)),
             ),
             train.SaveFinal(),
             *kl_stages(evaluate.MeasureKL, *kl),

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
-from kitchen.ports import TrainingSession
 from kitchen.types import ModelName
 from recipes._base import RewardedRecipe
 from stages import chat, evaluate, rl, tasks, train
@@ -34,15 +33,15 @@ class Rl(RewardedRecipe):
         with_reference = bool(self.kl_penalty or self.reference)
         loss, options = rl.loss_of(self.loss, self.loss_options)
         kl = self.kl_penalty, self.kl_discount
-        batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
-        stale = (TrainingSession,) if self.policy_lag else ()
+        batches = self.until_stopped(tasks.TaskBatches(self.batch_size, self.steps, self.seed))
         return sequence(
             self.sources.stage(),
             train.OpenSession(self.model, self.lora),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
             *([evaluate.OpenReference(self.reference or self.model)] if with_reference else []),
+            *evaluate.start_exports(self.early_stopping),
             rl.EvaluateBasePolicy(self.model, self.playing, self.rendering),
-            for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
+            for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=self.stale)(
                 rl.Snapshot(),
                 rl.SampleRollouts(self.group, self.playing, self.seed, self.rendering),
                 rl.ReportRollouts(mask_truncated=self.mask_truncated),
@@ -53,6 +52,7 @@ class Rl(RewardedRecipe):
                     self.optim,
                     rl.ReportPolicy(self.loss, self.loss_options),
                 ),
+                self.evaluated(rl.MeasureReward(self.playing, self.rendering, self.eval_rows)),
             ),
             train.SaveFinal(),
             rl.EvaluateTrainedPolicy(self.playing, self.rendering),

@@ -3,7 +3,6 @@
 from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
-from kitchen.ports import TrainingSession
 from recipes._base import RewardedRecipe
 from stages import chat, evaluate, rl, tasks, train
 from stages import judge as judges
@@ -18,6 +17,7 @@ class Rlhf(RewardedRecipe):
     ranking: judges.RankingConfig = judges.RankingConfig()
     judge: judges.JudgeConfig = judges.JudgeConfig()
     kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat of KL to `model`
+    best: evaluate.BestConfig = evaluate.BestConfig("held_out_preferred")
 
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty)
@@ -25,8 +25,8 @@ class Rlhf(RewardedRecipe):
         config = self.judge.with_prompts_of(self.model, self.rendering)
         own_model = [] if judge == self.model else [evaluate.IdentifyWeights(judge, "judge.start")]
         rank = judges.RankAnswers(self.model, self.ranking, self.playing, self.seed, self.rendering)
-        batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
-        stale = (TrainingSession,) if self.policy_lag else ()
+        batches = self.until_stopped(tasks.TaskBatches(self.batch_size, self.steps, self.seed))
+        measured = self.playing, own_answers, self.rendering
         return sequence(
             evaluate.IdentifyWeights(self.model, "start"),
             *own_model,
@@ -40,17 +40,19 @@ class Rlhf(RewardedRecipe):
             train.OpenSession(self.model, self.lora),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
             evaluate.OpenReference(self.model),
+            *evaluate.start_exports(self.early_stopping),
             rl.EvaluateBasePolicy(self.model, self.playing, self.rendering),
-            for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
+            for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=self.stale)(
                 rl.Snapshot(),
                 rl.SampleRollouts(self.group, self.playing, self.seed, self.rendering),
-                judges.JudgeRollouts(self.playing, own_answers, self.rendering),
+                judges.JudgeRollouts(*measured),
                 rl.ReportRollouts(),
                 *([rl.ComputeReferenceLogprobs()] if self.kl_penalty else []),
                 rl.ComputeAdvantages(penalty=self.kl_penalty),
                 for_each(rl.Minibatches(self.updates))(
                     train.ForwardBackward("importance_sampling"), self.optim, rl.ReportPolicy()
                 ),
+                self.evaluated(judges.MeasurePreference(*measured, self.eval_rows)),
             ),
             train.SaveFinal(),
             rl.EvaluateTrainedPolicy(self.playing, self.rendering),

@@ -1,5 +1,6 @@
 """Distillation from teachers: on-policy and off-policy."""
 
+from stages.distill.held_out_kl import MeasureTeacherKL
 from stages.distill.off_policy import (
     EvaluateTeacher,
     GenerateTeacherAnswers,
@@ -33,6 +34,7 @@ __all__ = [
     "EvaluateTeacher",
     "GenerateTeacherAnswers",
     "GenerationConfig",
+    "MeasureTeacherKL",
     "OpenTeachers",
     "PromptsFromRows",
     "PromptsFromSources",

@@ -70,6 +70,8 @@ class StopEarly(Stage):
     async def run(
         self, held_out: Future[HeldOutMeasures], stopper: EarlyStopper, progress: Progress
     ) -> None:
+        if stopper.state.stopped_at:  # an iteration that was in flight when training stopped
+            return
         step = progress.step + 1
         state = self._after(stopper.state, self.best.value(await held_out), step)
         if state.without_improvement >= (self.config.patience or 0):
@@ -97,7 +99,7 @@ class StopEarly(Stage):
         direction = "highest" if self.best.maximised else "lowest"
         evaluations = steps.count // self.every
         rows = [
-            ("optimiser steps", f"at most {steps.count:,}"),
+            ("steps", f"at most {steps.count:,}"),
             ("evaluations", f"at most {evaluations:,}, one every {self.every:,} steps"),
             ("evaluations without improvement that stop", f"{self.config.patience:,}"),
             ("improvement of more than", f"{self.config.min_delta:g}"),

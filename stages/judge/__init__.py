@@ -1,5 +1,6 @@
 """Judges: reward models trained on comparisons, and the rewards that they give."""
 
+from stages.judge.held_out_preference import MeasurePreference
 from stages.judge.judge import Judge, JudgeConfig, JudgeWeights
 from stages.judge.judge_rewards import (
     CompareByJudge,
@@ -36,6 +37,7 @@ __all__ = [
     "JudgeRollouts",
     "JudgeWeights",
     "LoadPreferences",
+    "MeasurePreference",
     "OpenJudge",
     "RankAnswers",
     "RankingConfig",

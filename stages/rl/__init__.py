@@ -1,6 +1,7 @@
 """Reinforcement learning: rollouts, policy gradients and their evaluation."""
 
 from stages.rl.dro import Dro, loss_of
+from stages.rl.held_out_reward import MeasureReward
 from stages.rl.policy_gradient import (
     AdvantageName,
     ComputeAdvantages,
@@ -36,6 +37,7 @@ __all__ = [
     "Episode",
     "EvaluateBasePolicy",
     "EvaluateTrainedPolicy",
+    "MeasureReward",
     "Minibatches",
     "PolicyData",
     "PolicyLossName",

@@ -22,6 +22,7 @@ from recipes.sl_basic import SlBasic
 from tests.support.killed_runs import DATA, build_recipe, order_of, outcome
 from tests.support.recording import RecordingObserver
 
+pytestmark = pytest.mark.usefixtures("letters")
 STOPPING = ("sl_basic", "chat_sl", "dpo", "kto", "claim_extraction", "distillation_off_policy")
 PATIENCE: dict[str, Any] = {"eval_every": 2, "early_stopping": {"patience": 2, "min_delta": 100.0}}
 
@@ -125,3 +126,29 @@ def test_the_best_by_another_metric_is_kept() -> None:
 def test_an_unknown_metric_names_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match=r"best.metric=held_out_margn.*held_out_margin"):
         cook("dpo", best={"metric": "held_out_margn"})
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize(
+    ("recipe", "metric"),
+    [
+        ("rl", "held_out_reward"),
+        ("rlhf_answer", "held_out_preferred"),
+        ("distillation", "held_out_kl"),
+        ("distillation_teachers", "held_out_kl"),
+    ],
+)
+def test_rollouts_stop_after_patience_evaluations(recipe: str, metric: str, lag: int) -> None:
+    settings = {"eval_every": 1, "early_stopping": {"patience": 2, "min_delta": 100.0}}
+    seen, blobs = cook(recipe, lag, **settings, keep=1, steps=6)
+    values = seen.series(metric)
+    assert len(values) == 3 + lag
+    assert (
+        f"at step 3: {metric} has not improved" in read_run(blobs, "run")["facts"]["stopped_early"]
+    )
+    better = min if metric == "held_out_kl" else max
+    rows = [row for row in read_journal(blobs, "run", "checkpoints") if row["policy"]]
+    exports = {row["iteration"]: row["path"] for row in rows if not row["final"]}
+    found = find_weights("run:run@best", FakeTraining(blobs), blobs).source
+    assert isinstance(found, Checkpoint)
+    assert found.path == exports[values.index(better(values))]

@@ -59,6 +59,7 @@ DATA: Mapping[str, Mapping[str, Sequence[Row]]] = {
 }
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
 STOPPED = {"eval_every": 2, "early_stopping": {"patience": 2, "min_delta": 100.0}}
+REWARDED = {"eval_every": 1, "early_stopping": {"patience": 2, "min_delta": 100.0}, "keep": 1}
 JUDGE = {"batch_size": 2, "max_tokens": 250}  # more than save_every steps
 PLAY = {
     "reading": {"limit": 8, "held_out_rows": 2},
@@ -140,6 +141,8 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
             "playing": {"max_tokens": 5},
         },
     ),
+    # it stops at batch 3 of 6, and with policy lag after those in flight
+    "rl_stopped": (Rl, {**PLAY, **REWARDED, "dataset": "chats", "reward": "letters"}),
     "rl_talk": (Rl, {**PLAY, "dataset": "game:talk"}),
     "rl_guess": (Rl, {**PLAY, **KL_PENALTY, "dataset": "game:guess"}),
     "rl_calculator": (Rl, {**PLAY, **KL_PENALTY, "dataset": "game:calculator"}),
