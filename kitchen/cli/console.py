@@ -314,6 +314,7 @@ class ConsoleObserver(WorkObserver):
         for value in event.published:
             if isinstance(value, Metrics):
                 metrics |= value
+                self._add_headline(value.selects_by)
         loops = event.location.loops
         self._print_finished(loops)
         if loops and metrics and not event.replayed:
@@ -325,6 +326,11 @@ class ConsoleObserver(WorkObserver):
             if isinstance(value, Table) and value.rows and not event.replayed:
                 self._out.print()
                 self._out.print(table(value))
+
+    def _add_headline(self, metric: str) -> None:
+        """Show the metric that selects the best weights with the headline metrics."""
+        if metric and metric not in self._headline:
+            self._headline = (*self._headline, metric)
 
     def weights_saved(self, event: WeightsSaved) -> None:
         self.exported = event.checkpoint

@@ -1,20 +1,50 @@
-"""Curves of a run's metrics in one line of text, and where the held-out loss was lowest."""
+"""Curves of a run's metrics in one line of text, and where the selecting metric was best."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kitchen.runs.history import Point, series_of
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40  # characters of a curve
-HELD_OUT_LOSS = "held_out_loss"
+
+
+@dataclass(frozen=True)
+class BestBy:
+    """The metric that selects the best weights of a run, and whether higher values are better."""
+
+    metric: str = "held_out_loss"
+    greater_is_better: bool = False
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> BestBy:
+        """Return what the record of a run says; the default if it has no evaluations."""
+        if not record.get("selects_by"):
+            return cls()
+        return cls(record["selects_by"], record.get("greater_is_better", False))
+
+    def best_point(self, points: Sequence[Point]) -> Point:
+        """Return the step with the best value, the first of several."""
+        sign = -1.0 if self.greater_is_better else 1.0
+        return min(points, key=lambda point: sign * point[1])
+
+    @property
+    def superlative(self) -> str:
+        """The word for the best value."""
+        return "highest" if self.greater_is_better else "lowest"
 
 
 def curve_lines(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, encoding: str = "utf-8"
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    best_by: BestBy = BestBy(),
+    *,
+    encoding: str = "utf-8",
 ) -> Iterator[str]:
     """Yield a line for each of these metrics that changes during a run.
 
@@ -30,15 +60,10 @@ def curve_lines(
             drawn = "to"
         label = f"{name.replace('_', ' '):{width}}"
         line = f"{label}  {values[0]:.4g} {drawn} {values[-1]:.4g}"
-        step, lowest = lowest_point(points)
-        if name == HELD_OUT_LOSS and step < points[-1][0]:
-            line += f", lowest {lowest:.4g} at step {step}"
+        step, best = best_by.best_point(points)
+        if name == best_by.metric and best != values[-1]:
+            line += f", {best_by.superlative} {best:.4g} at step {step}"
         yield line
-
-
-def lowest_point(points: Sequence[Point]) -> Point:
-    """Return the step with the lowest value, the first of several."""
-    return min(points, key=lambda point: point[1])
 
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
@@ -55,18 +80,22 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-def overfitting_note(rows: Sequence[Mapping[str, Any]], run: str) -> str | None:
-    """Return a sentence if the held-out loss rose after its lowest value; None otherwise."""
-    points = series_of(rows, HELD_OUT_LOSS)
+def overfitting_note(
+    rows: Sequence[Mapping[str, Any]], run: str, best_by: BestBy = BestBy()
+) -> str | None:
+    """Return a sentence if the selecting metric got worse after its best value; else None."""
+    points = series_of(rows, best_by.metric)
     if len(points) < 2:
         return None
-    step, lowest = lowest_point(points)
+    step, best = best_by.best_point(points)
     last = points[-1][1]
-    if step == points[-1][0] or last <= lowest:
+    if step == points[-1][0] or last == best:
         return None
+    moved = "fell" if best_by.greater_is_better else "rose"
+    name = re.sub("^held out", "held-out", best_by.metric.replace("_", " "))
     return (
-        f"The held-out loss was lowest at step {step} ({lowest:.4g}) and rose to {last:.4g}: "
-        f"run:{run}@best names the weights of that step."
+        f"The {name} was {best_by.superlative} at step {step} ({best:.4g}) and {moved} to "
+        f"{last:.4g}: run:{run}@best names the weights of that step."
     )
 
 

@@ -74,7 +74,8 @@ class StopEarly(Stage):
             return
         step = progress.step + 1
         state = self._after(stopper.state, self.best.value(await held_out), step)
-        if state.without_improvement >= (self.config.patience or 0):
+        exhausted = state.without_improvement >= (self.config.patience or 0)
+        if exhausted and step != progress.total:
             state = replace(state, stopped_at=step, reason=self._reason(state))
             log.info(f"stopped early {state}")
         stopper.state = state

@@ -13,7 +13,7 @@ from kitchen.stage import Stage
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.evaluate.selection import HeldOutMeasures
 from stages.judge.judge import Judge
-from stages.judge.judge_rewards import preference_for_new
+from stages.judge.judge_rewards import prefers_new
 from stages.rl.held_out_reward import first_problems, reward_measures
 from stages.rl.rollout_eval import PolicyBefore, greedy_rollouts
 from stages.rl.rollouts import RolloutConfig, Rollouts
@@ -72,7 +72,7 @@ class MeasurePreference(Stage):
             old = before.answers[name][: len(new)]
             answers = zip(problems, new, old, strict=True)
             judged[name] = await asyncio.gather(
-                *(preference_for_new(judge, tokenizer, *row) for row in answers)
+                *(prefers_new(judge, tokenizer, *row) for row in answers)
             )
         return judged
 

@@ -263,9 +263,7 @@ class CompareByJudge(Stage):
         metrics, rows, records = Metrics(), [], list[dict[str, Any]]()
         for name, problems in tasks.held_out.items():
             answers = zip(problems, after.answers[name], before.answers[name], strict=True)
-            judged = await asyncio.gather(
-                *(preference_for_new(judge, tokenizer, *row) for row in answers)
-            )
+            judged = await asyncio.gather(*(prefers_new(judge, tokenizer, *row) for row in answers))
             records += _preference_records(name, problems, judged)
             preferences = _read(judged)
             unread = len(judged) - len(preferences)
@@ -302,7 +300,7 @@ def _preference_records(
     return records
 
 
-async def preference_for_new(
+async def prefers_new(
     judge: Judge, tokenizer: Tokenizer, task: Task, new: str | None, old: str | None
 ) -> float | None:
     """Return the judge's preference for the new answer; None if it cannot read one of them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
@@ -45,10 +45,7 @@ class MeasureReward(Stage):
 
 def first_problems(tasks: Tasks, rows: int) -> Tasks:
     """Return the tasks with the first problems of each held-out set; raises DataError if none."""
-    held_out = {
-        name: [problems[at] for at in range(min(rows, len(problems)))]
-        for name, problems in tasks.held_out.items()
-    }
+    held_out = {name: list(islice(problems, rows)) for name, problems in tasks.held_out.items()}
     if not any(held_out.values()):
         raise DataError(
             "an evaluation during training needs held-out problems, and there are none: hold some "

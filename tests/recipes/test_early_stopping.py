@@ -14,11 +14,13 @@ from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Observer, StageDone
 from kitchen.artifacts.weights import find_weights
 from kitchen.engine.stop import StopSignal
-from kitchen.errors import ConfigError, Interrupted
+from kitchen.errors import ConfigError, DataError, Interrupted
 from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal, read_run
 from kitchen.types import Checkpoint
 from recipes.sl_basic import SlBasic
+from stages.rl.held_out_reward import first_problems
+from stages.tasks.tasks import Tasks
 from tests.support.killed_runs import DATA, build_recipe, order_of, outcome
 from tests.support.recording import RecordingObserver
 
@@ -152,3 +154,33 @@ def test_rollouts_stop_after_patience_evaluations(recipe: str, metric: str, lag:
     found = find_weights("run:run@best", FakeTraining(blobs), blobs).source
     assert isinstance(found, Checkpoint)
     assert found.path == exports[values.index(better(values))]
+
+
+def test_the_best_by_a_part_of_the_reward_is_kept() -> None:
+    best = {"metric": "held_out_rewards/letters"}
+    reward = {"letters": 1.0, "exact": 2.0}
+    seen, blobs = cook("rl", 0, reward=reward, best=best, eval_every=1)
+    parts, rewards = seen.series("held_out_rewards/letters"), seen.series("held_out_reward")
+    exact = seen.series("held_out_rewards/exact")
+    assert rewards == pytest.approx([a + 2 * b for a, b in zip(parts, exact, strict=True)])
+    assert seen.series("best_held_out_rewards/letters")[-1] == max(parts)
+    assert read_run(blobs, "run")["selects_by"] == "held_out_rewards/letters"
+
+
+def test_a_policy_without_held_out_problems_is_refused() -> None:
+    with pytest.raises(DataError, match="set eval_every=0"):
+        first_problems(Tasks((), {}), 8)
+
+
+def test_the_last_step_is_not_early() -> None:
+    seen, blobs = cook("sl_basic", **PATIENCE, max_steps=6)
+    assert len(seen.series("loss")) == 6
+    assert "stopped_early" not in read_run(blobs, "run")["facts"]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_evaluations_do_not_change_the_training(lag: int) -> None:
+    with_them, without = cook("rl", lag, eval_every=2)[0], cook("rl", lag)[0]
+    assert len(with_them.series("held_out_reward")) == 3
+    assert with_them.series("reward") == without.series("reward")
+    assert with_them.series("grad_norm") == without.series("grad_norm")

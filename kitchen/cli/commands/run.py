@@ -16,7 +16,7 @@ from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, re
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.commands.manifest import manifest_of_resumed
 from kitchen.cli.console import ConsoleObserver, console, print_wrapped
-from kitchen.cli.curves import curve_lines, overfitting_note
+from kitchen.cli.curves import BestBy, curve_lines, overfitting_note
 from kitchen.cli.streams import drop_unread_output
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
 from kitchen.config.adapters import Kitchen
@@ -45,6 +45,7 @@ from kitchen.runs.store import (
     new_run_id,
     read_journal,
     read_order,
+    read_run,
     run_summary,
 )
 from kitchen.runs.wording import clock
@@ -213,13 +214,15 @@ def _print_completion(
 
 
 def _print_curves(out: Console, completed: _Run) -> None:
-    """Print the curves of the headline metrics, and a sentence if the held-out loss rose."""
+    """Print the curves of the headline metrics, and a sentence if the weights got worse."""
     blobs = completed.kitchen.blobs
     if blobs is None:
         return
     rows = read_journal(blobs, completed.name, "metrics")
-    lines = list(curve_lines(rows, completed.recipe.headline, encoding=out.encoding))
-    note = overfitting_note(rows, completed.name)
+    best_by = BestBy.of_record(read_run(blobs, completed.name))
+    names = dict.fromkeys((*completed.recipe.headline, best_by.metric))
+    lines = list(curve_lines(rows, list(names), best_by, encoding=out.encoding))
+    note = overfitting_note(rows, completed.name, best_by)
     for line in ["", *lines, *([note] if note else [])] if lines else []:
         print_wrapped(out, line)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kitchen.cli.curves import curve_lines, overfitting_note, sparkline
+from kitchen.cli.curves import BestBy, curve_lines, overfitting_note, sparkline
 from kitchen.runs.history import series_of
 
 
@@ -47,6 +47,16 @@ def test_a_line_has_first_and_last_value_and_the_lowest() -> None:
         "loss           3 █▅▁ 1",
         "held out loss  2.66 ▂▁█ 3.39, lowest 2.5 at step 2",
     ]
+
+
+def test_the_highest_value_of_the_selecting_metric_is_named() -> None:
+    best_by = BestBy.of_record({"selects_by": "held_out_rewards/math", "greater_is_better": True})
+    held_out = rows(best_by.metric, [0.1, 0.5, 0.2])
+    [line] = curve_lines(held_out, [best_by.metric], best_by)
+    assert line.endswith(", highest 0.5 at step 2")
+    note = overfitting_note(held_out, "basil", best_by)
+    assert note is not None
+    assert note.startswith("The held-out rewards/math was highest at step 2 (0.5) and fell to 0.2:")
 
 
 def test_curves_need_three_points_and_an_encoding() -> None:
