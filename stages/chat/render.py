@@ -120,12 +120,18 @@ class TrainData:
     data: Sequence[Datum]
     counts: RenderCounts
     first_empty: str = ""  # place of the first row with an empty answer
+    first_dropped: str = ""  # place of the first row without its datums, and the reason
+    first_truncated: str = ""  # place and length of the first row that was truncated
 
     def table(self) -> Table:
-        """Return the counts, with the place of the first empty answer."""
+        """Return the counts, with the places of the first rows that are not trained on whole."""
         counts = self.counts.table()
-        place = [("the first empty answer", self.first_empty)] if self.first_empty else []
-        return replace(counts, rows=(*counts.rows, *place))
+        places = (
+            ("the first empty answer", self.first_empty),
+            ("the first dropped", self.first_dropped),
+            ("the first truncated", self.first_truncated),
+        )
+        return replace(counts, rows=(*counts.rows, *(place for place in places if place[1])))
 
 
 class RenderDataset(Stage, PromptRendering):
@@ -162,7 +168,7 @@ class RenderDataset(Stage, PromptRendering):
         data.check_text()
         for note in self._notes(rows, data):
             log.warning(note)
-        return TrainData(data, data.counts, data.first_empty), data.counts.metrics()
+        return data.as_train_data(), data.counts.metrics()
 
     def datums(self, conversation: Conversation, tokenizer: Tokenizer) -> tuple[Datum, ...]:
         """Return the datums of one conversation."""
@@ -178,7 +184,7 @@ class RenderDataset(Stage, PromptRendering):
         data.check_text()
         size = EpochSize(data.counts.datums, "datums", data.counts.tokens)
         table = token_table("The first datum", [MarkedTokens.of_datum(data[0])], tokenizer)
-        counts = TrainData(data, data.counts, data.first_empty).table()
+        counts = data.as_train_data().table()
         notes = tuple(("note", note) for note in self._notes(rows, data))
         return size, table, replace(counts, rows=(*counts.rows, *notes))
 
@@ -229,15 +235,14 @@ class RenderedDatums(Sequence[Datum]):
         self.counts = RenderCounts()
         self.first_empty = ""  # place of the first row with an empty answer
         self.first_stripped = ""  # place of the first row with an answer that is stripped
+        self.first_dropped = ""  # place of the first row without its datums, and the reason
+        self.first_truncated = ""  # place and length of the first row that was truncated
         self._has_text = False  # some text is trained on, not only stop tokens
         tokens_left = cached_tokens
         for conversation in counted(rows, "rows"):
             row = _render_row(conversation, tokenizer, render)
             self.counts += row.counts
-            if row.counts.empty_answers and not self.first_empty:
-                self.first_empty = conversation.where
-            if row.counts.stripped_answers and not self.first_stripped:
-                self.first_stripped = conversation.where
+            self._note_places(conversation, row)
             self._has_text = self._has_text or _trains_text(conversation, render.train_on)
             self._ends.append(self.counts.datums)
             tokens_left -= row.counts.tokens + ROW_OVERHEAD_TOKENS
@@ -255,6 +260,29 @@ class RenderedDatums(Sequence[Datum]):
                 f"were dropped, because {reason} ({fix}), or because the chat template changes "
                 "answers that a model sampled"
             )
+
+    def _note_places(self, conversation: Conversation, row: RenderedRow) -> None:
+        """Note the places of the first rows that are not trained on as they are."""
+        if row.counts.empty_answers and not self.first_empty:
+            self.first_empty = conversation.where
+        if row.counts.stripped_answers and not self.first_stripped:
+            self.first_stripped = conversation.where
+        length = f"{conversation.where}, {row.longest:,} tokens"
+        if row.counts.truncated and not self.first_truncated:
+            self.first_truncated = length
+        if row.counts.dropped and not self.first_dropped:
+            reason = "too long"
+            if self._render.overlong == "truncate":
+                reason = "no trained token within the limit"
+            if not row.longest:
+                reason = "the chat template changes a sampled answer"
+            self.first_dropped = f"{length if row.longest else conversation.where}: {reason}"
+
+    def as_train_data(self) -> TrainData:
+        """Return the datums with their counts and the places of the first odd rows."""
+        return TrainData(
+            self, self.counts, self.first_empty, self.first_dropped, self.first_truncated
+        )
 
     def check_text(self) -> None:
         """Raise DataError if all answers are empty, so that only stop tokens are trained on."""
@@ -320,6 +348,7 @@ class RenderedRow:
 
     data: tuple[Datum, ...]
     counts: RenderCounts
+    longest: int = 0  # tokens of its longest sequence before truncation; 0 if it has none
 
 
 def render_row(
@@ -352,7 +381,8 @@ def _render_row(
     data = tuple(datum for datum in fitted if datum is not None)
     counts = _count(conversation, sequences, data, settings.max_tokens)
     in_system_message = int(bool(conversation.inputs.tools) and not tokenizer.tools)
-    return RenderedRow(data, replace(counts, tools_in_system_message=in_system_message))
+    counts = replace(counts, tools_in_system_message=in_system_message)
+    return RenderedRow(data, counts, max(len(sequence.tokens) for sequence in sequences))
 
 
 def _count(

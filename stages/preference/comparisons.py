@@ -438,7 +438,9 @@ def preview_pairs(
     counts = {
         "rows": len(rows),
         "pairs": len(sizes),
+        "tokens": sum(sizes),
         "pairs left out because both answers are equal": rendered.equal,
+        "pairs left out because of their length": len(rows) - len(sizes) - rendered.equal,
         "truncated answers": rendered.truncated,
         "rejected answers yet to be sampled": len(incomplete),
         **tool_counts([row.chosen for row in rows], tokenizer, render),

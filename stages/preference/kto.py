@@ -219,6 +219,7 @@ class RenderedAnswers:
         """Return the counts of a training set, with the number of answers yet to be sampled."""
         counts = {
             "answers": len(self.answers),
+            "tokens": sum(len(answer.datum.tokens) for answer in self.answers),
             "good answers": self.good,
             "answers left out because they equal one with the other label": self.equal,
             "truncated answers": sum(answer.truncated for answer in self.answers),
@@ -328,8 +329,10 @@ class RenderLabelledAnswers(Stage):
         answers: list[RenderedAnswer] = []
         longest = longest_sequence(self.render.max_tokens, tokenizer)
         stripped: list[tuple[str, int]] = []
+        dropped = 0
         for index, row in enumerate(counted(rows, "rows")):
             rendered = render_row(row.conversation, tokenizer, self.render)
+            dropped += rendered.counts.dropped
             if rendered.counts.stripped_answers:
                 stripped.append((row.conversation.where, rendered.counts.stripped_answers))
             for datum in rendered.data:
@@ -345,6 +348,8 @@ class RenderLabelledAnswers(Stage):
         ]
         tools = tool_counts([row.conversation for row in rows], tokenizer, self.render)
         counts = {**tools, **stripped_counts(stripped)}
+        if dropped:
+            counts["dropped"] = dropped
         limit = length_limit(self.render.max_tokens, tokenizer)
         return RenderedAnswers(kept, len(answers) - len(kept), counts, limit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -82,6 +83,21 @@ def test_the_suggested_check_can_be_run(here: Path) -> None:
     assert "{question: 'eggs?'" in output(3, *words)
 
 
+@pytest.mark.parametrize(
+    ("row", "recipe"),
+    [
+        ({"prompt": "?", "chosen": "a", "rejected": "b"}, "recipes.dpo"),
+        ({"prompt": "?", "completion": "a", "label": True}, "recipes.kto"),
+        ({"text": "Basil.", "label": 1}, "recipes.sl_basic"),
+    ],
+)
+def test_the_suggested_recipe_reads_such_rows(here: Path, row: object, recipe: str) -> None:
+    (here / "rows.jsonl").write_text((json.dumps(row) + "\n") * 2)
+    words = suggested_command(output(0, "data", "rows.jsonl"))
+    assert words[:2] == ["check", recipe]
+    output(0, *words, "reading.held_out=0.5")
+
+
 def test_another_split_can_be_shown() -> None:
     command = ("data", "ingredients", "--split", "hand_typed", "--rows", "5", "--json")
     found = json.loads(invoke(*command).stdout)
@@ -91,10 +107,26 @@ def test_another_split_can_be_shown() -> None:
     assert found["license"]
 
 
-def test_no_more_rows_are_read_than_shown(here: Path) -> None:
-    (here / "rows.jsonl").write_text(json.dumps(ROWS[0]) + "\n{ torn\n")
-    output(0, "data", "rows.jsonl", "--rows", "1")
+def test_rows_and_values_are_counted(here: Path) -> None:
+    write_rows(here / "rows.jsonl")
+    shown = output(0, "data", "rows.jsonl", "--rows", "1")
+    assert re.search(r"train +trained on, but for a held-out share +2", shown)
+    assert re.search(r"answer +text +1 of 2", shown)
+    assert re.search(r"tags +list of text +1 of 2", shown)
+    assert "0.2 kB" in shown
+    found = json.loads(invoke("data", "ingredients", "--json").stdout)
+    assert found["splits"]["hand_typed"] == 60
+
+
+def test_rows_that_cannot_be_read_are_counted(here: Path) -> None:
+    (here / "rows.jsonl").write_text(json.dumps(ROWS[0]) + "\n{ torn\n7\n")
+    shown = output(0, "data", "rows.jsonl", "--rows", "1")
+    assert "train: 2 rows cannot be read, the first: rows.jsonl:2" in shown
     assert "rows.jsonl:2" in output(3, "data", "rows.jsonl", "--rows", "2")
+    (here / "rows.json").write_text('[{"a": 1}, {"a": 2}')
+    assert "train: 1 row cannot be read: rows.json:1" in output(
+        0, "data", "rows.json", "--rows", "1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,6 +136,7 @@ def test_no_more_rows_are_read_than_shown(here: Path) -> None:
         (("ingredients", "--split", "trian"), 3, "'train'"),
         (("ingredients", "--datasets", "lcoal"), 2, "'local'"),
         (("ingredients", "--rows", "0"), 2, "--rows"),
+        (("game:guess",), 3, "kitchen check recipes.rl dataset=game:guess"),
     ],
 )
 def test_mistakes_are_named(arguments: tuple[str, ...], code: int, named: str) -> None:
