@@ -58,6 +58,22 @@ class HfHub:
         else:
             self._readable_name(model)
 
+    def online(self, model: str) -> str:
+        """Ask the hub for a model that it has, and return what it reports.
+
+        Raises BackendError for an unknown model, one that cannot be opened, or an unreachable hub.
+        """
+        name = self._readable_name(model)
+        tree = self._repos.tree(name)
+        _check_weights(name, tree)
+        info = self.info(model)
+        megabytes = sum(tree[path] for path in needed_files(tree)) / 1e6
+        license_ = f", licence {info.license}" if info.license else ""
+        return (
+            f"{self._repos.shown_host} has {model}: commit {self._repos.commit(name)[:12]}, "
+            f"{megabytes:,.0f} MB{license_}"
+        )
+
     def fetch(self, model: str) -> Path:
         if ":" in model:
             return self._wrapped.fetch(model)

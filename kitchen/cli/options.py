@@ -146,8 +146,7 @@ Online = Annotated[
     bool,
     typer.Option(
         "--online",
-        help="Ask the server of the training adapter whether it has the model; wait for at most 3 "
-        "seconds.",
+        help="Ask the server of the training adapter, or else the hub, whether it has the model.",
     ),
 ]
 Price = Annotated[

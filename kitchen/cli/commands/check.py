@@ -35,7 +35,7 @@ class CheckOptions:
     debug: bool = False
     preview: bool = False  # load the tokenizer and the data, and show what would be trained on
     price: float | None = None  # of a million tokens
-    online: bool = False  # ask the server of the training adapter whether it has the model
+    online: bool = False  # ask the servers of the adapters whether they have the model
 
 
 def check(request: RunRequest, options: CheckOptions) -> int:
@@ -86,6 +86,9 @@ def _print_verdict(out: Console, resolved: ResolvedRequest, options: CheckOption
     if not options.preview:
         note = "the rows of the data are not read here: --preview reads and shows them"
         out.print(note, style="dim")
+    if not options.online and (models := _models_of_servers(resolved)):
+        note = f"no server was asked whether it has {', '.join(models)}: --online asks"
+        out.print(note, style="dim", soft_wrap=True)
     return 0
 
 
@@ -186,19 +189,27 @@ def _print_adapters(out: Console, resolved: ResolvedRequest, users: Mapping[str,
 
 
 def _print_online_answers(out: Console, resolved: ResolvedRequest) -> None:
-    """Ask the server of the training adapter for each model of the stages; print its answers."""
-    training: Any = resolved.kitchen.training if resolved.kitchen else None
+    """Ask the server of each model of the stages for it; print the answers."""
     out.print()
-    if not hasattr(training, "online"):
-        adapter = resolved.names["training"]
-        out.print(f"the training adapter {adapter!r} is local: there is no server to ask")
-        return
-    steps = walk(resolved.step) if resolved.step else ()
-    stages = [step.without_roles() for step in steps if isinstance(step, Stage)]
-    models = dict.fromkeys(str(stage.model) for stage in stages if hasattr(stage, "model"))
-    for model in models:
+    asked = _models_of_servers(resolved)
+    if not asked:
+        text = f"there is no server to ask: the training adapter {resolved.names['training']!r} and"
+        out.print(f"{text} the weights are local", soft_wrap=True)
+    for model, server in asked.items():
         with resolved.collecting():
-            out.print(training.online(model), soft_wrap=True)
+            out.print(server.online(model), soft_wrap=True)
+
+
+def _models_of_servers(resolved: ResolvedRequest) -> dict[str, Any]:
+    """Return the models of the stages that a server has, each with the adapter that can ask it."""
+    if resolved.kitchen is None or resolved.step is None:
+        return {}
+    adapters: list[Any] = [resolved.kitchen.training, resolved.kitchen.hub]
+    server = next((adapter for adapter in adapters if hasattr(adapter, "online")), None)
+    stages = [step.without_roles() for step in walk(resolved.step) if isinstance(step, Stage)]
+    models = dict.fromkeys(str(stage.model) for stage in stages if hasattr(stage, "model"))
+    # a name with a kind, such as packaged:NAME or run:NAME, is that of weights on this machine
+    return {model: server for model in models if server is not None and ":" not in model}
 
 
 def _print_preview(out: Console, resolved: ResolvedRequest, price: float | None) -> list[Table]:

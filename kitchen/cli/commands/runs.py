@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from rich.console import Console
 
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
@@ -21,6 +23,18 @@ from kitchen.secrets import printable
 from kitchen.types import Table
 
 _MAX_SHOWN = 50  # lines
+_STARTED = "started, UTC"
+_COLUMNS = ("run", "recipe", "status", _STARTED, "took", "result")
+_DROPPED_FIRST = ("took", _STARTED, "recipe")  # on a narrow terminal; rows are by time
+_RESULT_WIDTH = 24  # characters of a result that other columns leave room for
+# metrics that the list shows, the first that a run has
+_RESULTS = (
+    "held_out_reward",
+    "reward",
+    "held_out_accuracy",
+    "held_out_loss",
+    "loss",
+)
 
 
 def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
@@ -33,23 +47,67 @@ def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
         text = f"there are no runs in {printable(adapters.runs or DEFAULT_RUNS_FOLDER)}"
         console().print(f"{text}; `kitchen run recipes.sl_basic` starts one", soft_wrap=True)
         return 0
-    columns = ("run", "status", "started, UTC", "took", "last")
     newest_first = sorted(runs, key=lambda run: run.started, reverse=True)
-    shown = tuple(map(_row, newest_first[:_MAX_SHOWN]))
-    console().print(table(Table("Runs", columns, shown)))
+    print_runs(console(), newest_first[:_MAX_SHOWN])
     if len(runs) > _MAX_SHOWN:
         text = f"{len(runs) - _MAX_SHOWN:,} older runs are not shown; --json lists all of them"
         console().print(text, soft_wrap=True)
     return 0
 
 
-def _row(run: RunSummary) -> tuple[str, ...]:
-    loss = run.metrics.get("loss")
-    last = f"loss {loss:.4g}" if isinstance(loss, (int, float)) else ""
-    if run.status == "unreadable":
-        last = run.reason
-    started = run.started[:16].replace("T", " ")
-    return run.id, run.status, started, clock(run.seconds), last
+def print_runs(out: Console, runs: Sequence[RunSummary]) -> None:
+    """Print the columns that fit on a terminal, none of them folded; all of them elsewhere."""
+    rows = [_row(run) for run in runs]
+    if out.is_terminal:
+        rows = [{**row, _STARTED: row[_STARTED][len("2026-") :]} for row in rows]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in _COLUMNS}
+    if out.is_terminal:
+        widths["result"] = min(widths["result"], _RESULT_WIDTH)
+    columns = list(_COLUMNS)
+    for name in _DROPPED_FIRST:
+        if out.is_terminal and _width(widths, columns) > out.width:
+            columns.remove(name)
+    if out.is_terminal:  # long reasons and names are cut
+        last = columns[-1]
+        room = max(out.width - _width(widths, columns[:-1]) - 2, len(last))
+        rows = [{**row, last: _cut(row[last], room)} for row in rows]
+    else:
+        out.width = max(out.width, _width(widths, columns))
+    cells = tuple(tuple(row[name] for name in columns) for row in rows)
+    out.print(table(Table("Runs", tuple(columns), cells)))
+
+
+def _width(widths: Mapping[str, int], columns: Sequence[str]) -> int:
+    """Return the characters of these columns in a table, with the spaces between them."""
+    return sum(widths[name] + 2 for name in columns) - 1
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: max(length - 1, 0)]}…"
+
+
+def _row(run: RunSummary) -> Mapping[str, str]:
+    """Return the cells of a run, by column."""
+    module = run.recipe.partition(":")[0]
+    return {
+        "run": run.id,
+        "recipe": module.removeprefix("recipes."),
+        "status": run.status,
+        _STARTED: run.started[:16].replace("T", " "),
+        "took": clock(run.seconds),
+        "result": run.reason if run.status == "unreadable" else _result(run.metrics),
+    }
+
+
+def _result(metrics: Mapping[str, Any]) -> str:
+    """Return the metric that shows best how the run went: the first of these, or of an evaluation.
+
+    A metric of an evaluation has the name of its set before its own.
+    """
+    of_sets = (name for name in metrics if "/" in name and not name.startswith("data/"))
+    name = next((name for name in _RESULTS if name in metrics), next(of_sets, ""))
+    value = metrics.get(name)
+    return f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, (int, float)) else ""
 
 
 def show_run(name: str, adapters: AdapterChoice, *, json: bool) -> int:

@@ -889,3 +889,20 @@ def test_token_is_used_and_never_shown(
         hub_server.faults.clear()
     out, err = capfd.readouterr()
     assert token not in out + err
+
+
+def test_check_asks_the_hub_for_a_model_only_online(model: Repository) -> None:
+    def check(code: int, *options: str, name: str = "owner/tiny") -> str:
+        hub_options = ("--training", "fake", "--hub", "hf")
+        arguments = ["check", "recipes.sl_basic", f"model={name}", *hub_options, *options]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == code, result.output
+        return " ".join(result.output.split())
+
+    assert "no server was asked whether it has owner/tiny: --online asks" in check(0)
+    commit = model.commits[-1].sha[:12]
+    assert f"has owner/tiny: commit {commit}, 0 MB" in check(0, "--online")
+    assert "owner/tinny" in check(4, "--online", name="owner/tinny")
+    assert "there is no server to ask" in check(
+        0, "--online", name="packaged:smollm2-135m-instruct"
+    )

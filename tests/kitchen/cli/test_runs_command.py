@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from kitchen.cli.commands.runs import print_runs
+from kitchen.runs.store import RunSummary
 from tests.support.commands import invoke, output
 from tests.support.soup import FAKE
 
@@ -51,8 +55,8 @@ def test_an_unreadable_run_is_listed_beside_the_others(here: Path) -> None:
     for text in ("[]", "{}", '{"status": "completed"}', "not JSON"):
         record.write_text(text)
         shown = output(0, "runs", "list")
-        assert re.search(r"^odd +unreadable ", shown, re.MULTILINE)
-        assert re.search(r"^soup-\S+ +completed ", shown, re.MULTILINE)
+        assert re.search(r"^odd .* unreadable ", shown, re.MULTILINE)
+        assert re.search(r"^soup-\S+ +soup +completed ", shown, re.MULTILINE)
         assert "run.json" in output(2, "runs", "show", "odd")
         assert "run.json" in output(2, "resume", "odd")
         runs = json.loads(invoke("runs", "list", "--json").stdout)
@@ -75,3 +79,29 @@ def test_a_run_held_by_another_host_can_be_taken_over(here: Path) -> None:
     assert "process 1 on elsewhere" in shown
     assert f"kitchen resume {run.name} --take-over" in shown
     assert "half a pot" in output(1, "resume", run.name, "--take-over")
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (76, "run recipe status result"),
+        (100, "run recipe status started, UTC took result"),
+        (None, "run recipe status started, UTC took result"),
+    ],
+)
+def test_the_list_of_runs_drops_columns_that_do_not_fit(width: int | None, columns: str) -> None:
+    file = io.StringIO()
+    out = Console(file=file, width=width or 20, force_terminal=width is not None, color_system=None)
+    started = "2026-11-28T09:05:52Z"
+    metrics = {"data/rows": 8, "loss": 2.5, "held_out_loss": 3.25}
+    runs = [
+        RunSummary("dpo-20261128-090552-3d0d", "recipes.dpo:Dpo", "completed", started, 3, metrics),
+        RunSummary("odd", "my.own:Own", "unreadable", "", 0, {}, "run.json is not " + "JSON " * 20),
+    ]
+    print_runs(out, runs)
+    _, header, _, first, second = (line.rstrip() for line in file.getvalue().splitlines())
+    assert " ".join(header.split()) == columns
+    assert first.endswith("held out loss 3.25")
+    assert second.split()[:3] == ["odd", "my.own", "unreadable"]
+    assert second.endswith("…" if width else "JSON")
+    assert ("2026-11-28 09:05" in first) == (width is None)
