@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Console
@@ -60,7 +61,7 @@ def print_runs(out: Console, runs: Sequence[RunSummary]) -> None:
     rows = [_row(run) for run in runs]
     if out.is_terminal:
         rows = [{**row, _STARTED: row[_STARTED][len("2026-") :]} for row in rows]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in _COLUMNS}
+    widths = {name: _column_width(name, rows) for name in _COLUMNS}
     if out.is_terminal:
         widths["result"] = min(widths["result"], _RESULT_WIDTH)
     columns = list(_COLUMNS)
@@ -73,8 +74,12 @@ def print_runs(out: Console, runs: Sequence[RunSummary]) -> None:
         rows = [{**row, last: _cut(row[last], room)} for row in rows]
     else:
         out.width = max(out.width, _width(widths, columns))
-    cells = tuple(tuple(row[name] for name in columns) for row in rows)
+    cells = tuple(itemgetter(*columns)(row) for row in rows)
     out.print(table(Table("Runs", tuple(columns), cells)))
+
+
+def _column_width(name: str, rows: Sequence[Mapping[str, str]]) -> int:
+    return max(len(name), *(len(row[name]) for row in rows))
 
 
 def _width(widths: Mapping[str, int], columns: Sequence[str]) -> int:
