@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kitchen.errors import QualityError
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import interval, paired_interval
-from kitchen.statistics.samples import NON_NEGATIVE
+from kitchen.statistics.samples import NON_NEGATIVE, SHARE, Bounds
 from kitchen.types import Metrics, Table
 from stages.evaluate.choices import CHOICE_MEASURES, ScoredChoices
 from stages.evaluate.evaluation import EvaluationAfter, EvaluationBefore, Likelihood
@@ -73,7 +73,8 @@ def _compare_answers(
             continue
         old = [one.scores[key] for one, _ in both]
         new = [other.scores[key] for _, other in both]
-        compared, row = _compare_scores(label, key, old, new)
+        bounds = score_bounds(after, key)
+        compared, row = _compare_scores(label, key, old, new, bounds)
         metrics |= compared
         rows.append((n, *row))
     failures_before, failures_after = failure_counts(before), failure_counts(after)
@@ -101,10 +102,9 @@ def _compare_choices(
 
 
 def _compare_scores(
-    label: str, key: str, old: Sequence[float], new: Sequence[float]
+    label: str, key: str, old: Sequence[float], new: Sequence[float], bounds: Bounds = SHARE
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Compare a score of the same problems before and after: metrics, and a row of the table."""
-    bounds = score_bounds(old, new)
     gain = paired_interval(old, new, bounds=bounds)
     metrics = {
         f"{key}_before": sum(old) / len(old),

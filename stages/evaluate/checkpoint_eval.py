@@ -217,7 +217,7 @@ def evaluation_report(
             if not values:
                 rows.append((name, n, label, NO_SCORE))
                 continue
-            mean = interval(values, bounds=score_bounds(values))
+            mean = interval(values, bounds=score_bounds(answers, measure))
             metrics |= _interval_metrics(f"{name}/{measure}{suffix}", mean)
             rows.append((name, n, label, mean.format()))
         for (label, measure), count in failure_counts(answers).items():

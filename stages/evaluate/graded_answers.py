@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from kitchen.config.user_functions import is_function_name
 from kitchen.ports import Tokenizer
 from kitchen.ports.environments import StepResult
-from kitchen.statistics.samples import SHARE, UNBOUNDED, Bounds
+from kitchen.statistics.samples import SHARE, Bounds
 from kitchen.types import Sampled
 from stages.chat.conversations import Conversation
 from stages.chat.prompts import graded_prefill, prompt_text, reference_answers
-from stages.evaluate.metric_functions import measure_of, score_answers
+from stages.evaluate.metric_functions import find_metric, measure_of, score_answers
 from stages.tasks.grading import GradingConfig
 from stages.tasks.rewards import AS_IS, GRADING_TIMEOUT, grade_answers
 
@@ -47,6 +46,7 @@ class GradedAnswer:
     failed: str = ""  # why it could not be graded, so that it has no score; empty if it was
     measure: str = ""  # name of the metric function that scored it; empty for other metrics
     score: float = 0.0  # by the metric function
+    bounds: Bounds = SHARE  # range of its scores
 
     @property
     def scores(self) -> Mapping[str, float]:
@@ -134,6 +134,7 @@ def _scored(
         f1=float(graded.exact),
         measure=measure_of(metric),
         score=graded.f1,
+        bounds=find_metric(metric).bounds,
     )
 
 
@@ -143,10 +144,9 @@ def measures_of(answers: Sequence[GradedAnswer]) -> Mapping[str, str]:
     return own or ANSWER_MEASURES
 
 
-def score_bounds(*scores: Sequence[float]) -> Bounds:
-    """Return the range of a measure with these scores: 0 to 1 if all lie within, else unbounded."""
-    values = list(chain.from_iterable(scores))
-    return SHARE if 0 <= min(values) <= max(values) <= 1 else UNBOUNDED
+def score_bounds(answers: Sequence[GradedAnswer], measure: str) -> Bounds:
+    """Return the range of a measure: that which a metric function states, or 0 to 1."""
+    return next((each.bounds for each in answers if each.measure == measure), SHARE)
 
 
 def failure_counts(answers: Sequence[GradedAnswer]) -> Mapping[tuple[str, str], int]:

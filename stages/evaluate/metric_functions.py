@@ -18,7 +18,7 @@ from stages.tasks.function_workers import FunctionPool
 from stages.tasks.grading import GradingConfig
 from stages.tasks.own_reward import RewardFunction, RowReward, find_reward
 from stages.tasks.rewards import grade
-from stages.tasks.step_results import check_no_messages
+from stages.tasks.step_results import WrongResult, check_no_messages
 from stages.tasks.time_limit import TimeLimit
 
 METRIC = "evaluation.metric"
@@ -109,4 +109,10 @@ async def _score(
 ) -> StepResult:
     reward = RowReward(function, function.arguments(row.row, row.where), row.where, workers)
     result = await grade(reward, prefill_text(row) + text, [reference_answer(row)], grading)
+    low, high = function.bounds
+    if result.reward is not None and not low <= result.reward <= high:
+        raise WrongResult(
+            f"{function.name} returned the score {result.reward:g}, outside of its bounds, "
+            f"{low:g} to {high:g}"
+        )
     return check_no_messages(result, f"{METRIC}={function.name}")

@@ -147,9 +147,10 @@ def check_measures(names: tuple[str, ...], known: tuple[str, ...]) -> None:
 def _measures(name: str, evaluation: Evaluation) -> dict[str, Interval]:
     """Return the measures of the one set that was evaluated."""
     found: dict[str, Interval] = {}
-    for (_, measure), values in problem_scores(evaluation.answers.get(name, ()), ()).items():
+    answers = evaluation.answers.get(name, ())
+    for (_, measure), values in problem_scores(answers, ()).items():
         if values:
-            found[measure] = interval(values, bounds=score_bounds(values))
+            found[measure] = interval(values, bounds=score_bounds(answers, measure))
     choices = evaluation.choices.get(name, ())
     for (_, measure), score in CHOICE_MEASURES.items():
         if choices:

@@ -12,10 +12,10 @@ from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import Interval, interval, paired_interval
+from kitchen.statistics.samples import SHARE, UNBOUNDED, Bounds
 from kitchen.statistics.significance import sign_flip
 from kitchen.types import Metrics, Samples, Table
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
-from stages.evaluate.graded_answers import score_bounds
 from stages.evaluate.record import NO_SCORE, RecordedItem, counted, record_row
 from stages.evaluate.reference import open_sampler
 from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, Rollouts, recorded_parts
@@ -171,7 +171,7 @@ class CompareRewards(Stage):
             if not new:
                 rows.append((name, n, NO_SCORE, NO_SCORE, ""))
                 continue
-            bounds = score_bounds(old, new)
+            bounds = reward_bounds([*old, *new])
             gain = paired_interval(old, new, bounds=bounds)
             metrics |= _reward_metrics(name, old, new, gain)
             means = (interval(rewards, bounds=bounds).format() for rewards in (old, new))
@@ -180,6 +180,11 @@ class CompareRewards(Stage):
         return metrics, Table(
             "Mean reward with greedy decoding, 95 % intervals", columns, tuple(rows)
         )
+
+
+def reward_bounds(rewards: Sequence[float]) -> Bounds:
+    """Return the range of rewards: 0 to 1 if all lie within, since environments state none."""
+    return SHARE if 0 <= min(rewards) <= max(rewards) <= 1 else UNBOUNDED
 
 
 def _reward_metrics(

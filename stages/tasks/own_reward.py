@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
@@ -13,6 +14,7 @@ from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports import Dataset
 from kitchen.ports.datasets import Row
 from kitchen.ports.environments import StepResult
+from kitchen.statistics.samples import UNBOUNDED, Bounds
 from stages.chat.conversations import Conversation, Message, parse_conversation
 from stages.chat.items import recorded_columns
 from stages.chat.row_fields import REASONING, REFUSED_IN_ROWS, ROW_WEIGHTS
@@ -45,6 +47,7 @@ class RewardFunction:
     optional: tuple[str, ...]
     takes_all: bool  # it has **columns
     setting: str = "reward"  # the setting that names it
+    bounds: Bounds = UNBOUNDED  # range of its results, if it states one
 
     @property
     def in_process(self) -> bool:
@@ -136,7 +139,23 @@ def _with_parameters(name: str, call: Callable[..., Any], setting: str) -> Rewar
         tuple(each.name for each in named if each.default is not each.empty),
         any(each.kind is inspect.Parameter.VAR_KEYWORD for each in others),
         setting,
+        _stated_bounds(f"{setting}={name}", call),
     )
+
+
+def _stated_bounds(source: str, call: Callable[..., Any]) -> Bounds:
+    """Return the range that a function states as its attribute `bounds`; else no limits."""
+    bounds = getattr(call, "bounds", UNBOUNDED)
+    try:
+        low, high = map(float, bounds)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not low < high:
+        raise ConfigError(
+            f"{source} has the bounds {bounds!r:.80}; they are the lowest and the highest score, "
+            "such as (0, 1)"
+        )
+    return low, high
 
 
 def row_rewards(

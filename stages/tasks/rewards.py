@@ -115,18 +115,21 @@ class RewardSum:
     async def score(self, answer: str, references: Sequence[str]) -> StepResult:
         """Return the weighted sum of the rewards of an answer, without those that abstain.
 
-        They are computed one after another. The sum is None if all of them abstain.
+        They are computed one after another. The sum is None if all of them abstain. The parts of a
+        reward are parts of the sum, as NAME/PART.
         """
         rewards: dict[str, float] = {}
         total = 0.0
-        parsed = True
+        parsed = abstained = True
         for part in self.parts:
             result = await part.score(answer, references)
             parsed = parsed and result.parsed
+            rewards |= {f"{part.name}/{name}": value for name, value in result.parts.items()}
             if result.reward is not None:
+                abstained = False
                 rewards[part.name] = result.reward
                 total += part.weight * result.reward
-        reward = check_reward(total, "the weighted sum of rewards") if rewards else None
+        reward = None if abstained else check_reward(total, "the weighted sum of rewards")
         return StepResult(reward, parsed=parsed, parts=rewards)
 
 

@@ -36,3 +36,21 @@ def negative(answer: str) -> float:
 async def hangs(answer: str) -> float:
     await asyncio.Event().wait()
     return 1.0
+
+
+def share(answer: str) -> float:
+    return float(answer != "x")
+
+
+def too_high(answer: str) -> float:
+    return 1.5
+
+
+share.bounds = too_high.bounds = (0, 1)  # type: ignore[attr-defined]
+
+
+def wrong_bounds(answer: str) -> float:
+    return 1.0
+
+
+wrong_bounds.bounds = 1  # type: ignore[attr-defined]

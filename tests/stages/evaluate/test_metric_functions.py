@@ -81,7 +81,7 @@ def test_few_failures_are_recorded_with_the_users_line() -> None:
     answers = graded("fails_at_end", *"aaaaaaaac")
     assert [answer.scores for answer in answers] == [{"fails_at_end": 1.0}] * 8 + [{}]
     assert answers[-1].failed.startswith("KeyError: 'c'")
-    assert "test_metric_functions.py" in answers[-1].failed
+    assert "metric_functions.py:19 in fails_at_end" in answers[-1].failed
     assert "in fails_at_end" in answers[-1].failed
 
 
@@ -116,6 +116,7 @@ def test_metric_that_hangs_is_cut_off() -> None:
         (f"{HERE}:truncated", "already have a measure 'truncated'"),
         (f"{HERE}:pass_at_1", "already have a measure 'pass_at_1'"),
         ("no_such_module:score", "there is no module 'no_such_module'"),
+        (f"{HERE}:wrong_bounds", r"has the bounds 1; .* such as \(0, 1\)"),
         ("txt", "metric='txt' is unknown; did you mean 'text'"),
     ],
 )
@@ -155,6 +156,15 @@ def test_stop_text_ends_an_answer() -> None:
         "held/negative"
     )
     assert -5 < score <= -1
+
+
+def test_interval_uses_only_bounds_that_the_function_states() -> None:
+    stated, guessed = evaluated(ROWS, "share"), evaluated(ROWS, "words", {"stop": ["x"]})
+    [low], [high] = stated.series("held/share_low"), stated.series("held/share_high")
+    assert (round(low, 3), high) == (0.631, 1.0), "Clopper and Pearson's interval of 8 of 8"
+    assert guessed.series("held/words_high") == [], "the words of no answer say nothing of others"
+    with pytest.raises(RunFailed, match=r"returned the score 1\.5, outside of its bounds, 0 to 1"):
+        graded("too_high", "soup")
 
 
 def test_missing_column_names_the_row() -> None:

@@ -38,11 +38,16 @@ def chats(answer: str) -> StepResult:
     return StepResult(1.0, ({"role": "user", "content": "And?"},))
 
 
+def in_parts(answer: str, weight: float = 1) -> StepResult:
+    reward = None if answer == "mint" else 1.0
+    return StepResult(reward, parts={"length": len(answer), "herb": 1.0})
+
+
 def huge(answer: str, weight: float) -> float:
     return 1e30
 
 
-SHORT, NO_FISH = f"{HERE}:short", f"{HERE}:no_fish"
+SHORT, NO_FISH, PARTS = f"{HERE}:short", f"{HERE}:no_fish", f"{HERE}:in_parts"
 
 
 def load(reward: RewardSetting, rows: list[dict[str, Any]] = ROWS, **options: Any) -> Tasks:
@@ -63,6 +68,9 @@ def score(reward: RewardSetting, answer: str, row: int = 0, **options: Any) -> S
         (("exact", NO_FISH), 1, "cod", 1.0, {"exact": 1.0}),
         ((NO_FISH,), 1, "cod", None, {}),
         ({NO_FISH: 2, SHORT: 1}, 0, "mint", 4.0, {NO_FISH: 2.0, SHORT: 0.0}),
+        ((PARTS,), 0, "sage", 1.0, {f"{PARTS}/length": 4.0, f"{PARTS}/herb": 1.0, PARTS: 1.0}),
+        ((PARTS,), 0, "mint", None, {f"{PARTS}/length": 4.0, f"{PARTS}/herb": 1.0}),
+        (PARTS, 0, "sage", 1.0, {"length": 4.0, "herb": 1.0}),
     ],
 )
 def test_sum_has_weights_and_parts(
