@@ -13,7 +13,7 @@ class Compare(Recipe):
     """Which of two or more runs is better, with intervals, tests and a verdict; no model is run."""
 
     # runs to compare; the first is the baseline. NAME=RUN,RUN is a group of runs that differ in
-    # their seed
+    # their seed, and RUN@before the weights that a run started from
     runs: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()  # held-out sets to compare; empty for all that the runs share
     measures: tuple[str, ...] = ()  # measures, such as exact_match or loss; empty for all

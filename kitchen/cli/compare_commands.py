@@ -1,7 +1,8 @@
-"""The command that compares runs: `kitchen compare`."""
+"""The commands that compare runs and report on them: `kitchen compare` and `report`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -27,7 +28,16 @@ Compared = Annotated[
         metavar="RUN...",
         autocompletion=run_names,
         help="Two or more runs, the baseline first. NAME=RUN,RUN,RUN is a group of runs that "
-        "differ in their seed.",
+        "differ in their seed, and RUN@before the weights that a run started from.",
+    ),
+]
+Reported = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NAME...",
+        autocompletion=run_names,
+        help="Runs or sweeps, the baseline first. A sweep stands for its completed points, grouped "
+        "by all axes except seed.",
     ),
 ]
 Measures = Annotated[
@@ -92,6 +102,7 @@ Power = Annotated[
 @app.command(
     epilog=examples(
         "kitchen compare base tuned",
+        "kitchen compare tuned@before tuned",
         "kitchen compare base tuned --measure exact_match --margin 0.02",
         "kitchen compare old=old-0,old-1,old-2 new=new-0,new-1,new-2",
         "kitchen compare --power baseline=0.6,difference=0.05",
@@ -135,3 +146,45 @@ def compare(
     output = OutputOptions(json, debug)
     adapters = adapter_choice(runs, blobs)
     exit_with(lambda: compare_runs(request, power, adapters, output, name), debug=debug)
+
+
+Formats = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT,FORMAT",
+        help="Formats of the report: html, md, latex, ipynb, or one of an installed package.",
+    ),
+]
+Out = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder of the report, which is created if needed.")
+]
+
+
+@app.command(
+    epilog=examples(
+        "kitchen report basil",
+        "kitchen report base tuned --format html,md --out reports",
+        "kitchen report my-sweep",
+    )
+)
+def report(
+    names: Reported,
+    formats: Formats = "html",
+    out: Out = Path("reports"),
+    runs: Runs = None,
+    blobs: Blobs = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a report of runs or a sweep, as a file that can be sent.
+
+    It begins with the verdict: is the run better than the one before it, by how much, and how sure
+    is that? Curves, the evaluation, its statistical analysis, answers side by side, settings and
+    provenance follow. A single run is compared with the weights that it started from.
+    """
+    from kitchen.cli.commands.report import report as write_report
+
+    chosen = [name.strip() for name in formats.split(",")]
+    adapters = adapter_choice(runs, blobs)
+    exit_with(lambda: write_report(names, chosen, out, adapters, json=json), debug=debug)

@@ -12,7 +12,7 @@ from kitchen.stage import Stage
 from kitchen.statistics.report import ComparisonReport
 from kitchen.types import Facts, Metrics, Table
 from stages.compare.comparing import VERSUS, CompareOptions, check_design, compare_evaluations
-from stages.compare.recorded import RecordedEvaluation, read_evaluation
+from stages.compare.recorded import RecordedEvaluation, read_evaluation, run_of
 from stages.compare.text import comparison_metrics, details_table, verdict_table
 
 
@@ -41,7 +41,7 @@ class CompareRuns(Stage):
         groups = run_groups(self.runs)
         check_design(groups, self.options)
         for run in chain.from_iterable(groups.values()):
-            read_run(blobs, run)
+            read_run(blobs, run_of(run))
 
 
 def run_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:

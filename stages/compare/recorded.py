@@ -19,6 +19,7 @@ RATIOS: Mapping[str, tuple[str, float, str]] = {
     "loss": ("nats", 1.0, "tokens"),
     "bits_per_byte": ("nats", 1 / math.log(2), "bytes"),
 }
+BEFORE = "@before"  # after the name of a run: the weights that it started from
 _RATIO_PARTS = {"nats", "tokens", "bytes"}
 _KINDS: Mapping[str, type] = {"item": str, "set": str, "scores": dict, "columns": dict}
 Row = Mapping[str, Any]
@@ -57,8 +58,18 @@ class RecordedEvaluation:
         return None
 
 
-def read_evaluation(blobs: BlobStore, run: str) -> RecordedEvaluation:
-    """Read the final evaluation of a run; raises ConfigError or DataError if it has none."""
+def run_of(name: str) -> str:
+    """Return the run of `RUN` or `RUN@before`."""
+    return name.removesuffix(BEFORE)
+
+
+def read_evaluation(blobs: BlobStore, name: str) -> RecordedEvaluation:
+    """Read the final evaluation of `RUN`, or with `RUN@before` the one before its training.
+
+    Raises ConfigError or DataError if there is none.
+    """
+    run = run_of(name)
+    when = "after" if name == run else "before"
     summary = run_summary(blobs, run)
     if summary.status == "running":
         raise DataError(f"run {run!r} is still running: compare it when it is completed")
@@ -67,7 +78,12 @@ def read_evaluation(blobs: BlobStore, run: str) -> RecordedEvaluation:
             f"run {run!r} was killed, so its evaluation may not be complete: `kitchen resume {run}`"
         )
     lines = read_lines(blobs, f"{run}/samples.jsonl")
-    rows = [row for row in parse_journal(blobs, run, "samples", lines) if _is_final(row)]
+    rows = [row for row in parse_journal(blobs, run, "samples", lines) if _is_of(row, when)]
+    if not rows and when == "before":
+        raise DataError(
+            f"run {run!r} has no scores of held-out items before its training: its recipe does not "
+            "evaluate the weights that it starts from, or its settings skip that"
+        )
     if not rows:
         raise DataError(_no_evaluation(run, summary.status))
     for row in rows:
@@ -76,11 +92,12 @@ def read_evaluation(blobs: BlobStore, run: str) -> RecordedEvaluation:
     if summary.status != "completed":
         note = f"run {run} ended as {summary.status} after its evaluation: {summary.reason}"
     digest = hashlib.sha256(b"\n".join(lines)).hexdigest()
-    return RecordedEvaluation(run, _by_set(rows), read_run(blobs, run)["facts"], digest, note)
+    return RecordedEvaluation(name, _by_set(rows), read_run(blobs, run)["facts"], digest, note)
 
 
-def _is_final(row: Row) -> bool:
-    return "item" in row and row.get("when", "after") == "after"
+def _is_of(row: Row, when: str) -> bool:
+    """Return whether a row is of the evaluation before or after training."""
+    return "item" in row and row.get("when", "after") == when
 
 
 def _no_evaluation(run: str, status: str) -> str:

@@ -1,0 +1,31 @@
+"""`kitchen report`: runs and sweeps as a document to send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.console import console
+from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
+from kitchen.experiments.reports.build import build_report
+from kitchen.experiments.reports.write import find_renderers, write_report
+
+_MOST_NAMES = 3  # in the name of a file
+
+
+def report(
+    names: Sequence[str], formats: Sequence[str], out: Path, adapters: AdapterChoice, *, json: bool
+) -> int:
+    """Write the report of these runs and sweeps, and print where it is."""
+    renderers = find_renderers(formats)
+    checked = list(map(check_run_name, names))
+    content = build_report(open_blobs(adapters), checked)
+    stem = "-".join(checked[:_MOST_NAMES]) + "-report"
+    paths = write_report(content, renderers, out, stem)
+    if json:
+        print(as_json({"files": [str(path) for path in paths]}))
+        return 0
+    for path in paths:
+        console().print(str(path), soft_wrap=True)
+    return 0

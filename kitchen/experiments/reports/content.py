@@ -1,0 +1,73 @@
+"""The content of a report, independent of its format: sections of text, tables and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kitchen.runs.history import Point
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Plain text; `strong` text is the answer that a reader looks for first."""
+
+    text: str
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """A table; one that is `folded` is closed at first, in formats that can do this."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One panel of curves by step; those of a group have one colour and one entry in the legend."""
+
+    caption: str
+    unit: str  # of the vertical axis
+    series: Mapping[str, Sequence[Point]]
+    groups: Mapping[str, str] = field(default_factory=dict)  # name of a series to its group
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answers of several runs to one prompt."""
+
+    prompt: str
+    expected: str
+    texts: Mapping[str, str]  # by run
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers of the runs, side by side."""
+
+    caption: str
+    answers: Sequence[Answer]
+
+
+Block = Paragraph | DataTable | Curves | Answers
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report with a heading."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report: what it is about, and its sections, the verdict first."""
+
+    title: str
+    subtitle: str
+    sections: Sequence[Section]
