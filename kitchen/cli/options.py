@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from kitchen.cli.completion import adapters, recipes, recipes_and_files, runs
+from kitchen.cli.setting_completion import settings
 from kitchen.cli.streams import READER_GONE
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ Settings = Annotated[
         metavar="[KEY=VALUE]...",
         help="Settings of the recipe, such as learning_rate=1e-4 rendering.max_tokens=256; values "
         "are YAML.",
+        autocompletion=settings,
     ),
 ]
 Configs = Annotated[

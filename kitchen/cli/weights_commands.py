@@ -22,6 +22,7 @@ from kitchen.cli.options import (
     examples,
     exit_with,
 )
+from kitchen.cli.setting_completion import settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +61,7 @@ EvaluationSettings = Annotated[
         metavar="[KEY=VALUE]...",
         help="Settings of recipes.evaluate, such as rows=100 evaluation.max_tokens=96; values are "
         "YAML.",
+        autocompletion=settings,
     ),
 ]
 ReplaceCard = Annotated[

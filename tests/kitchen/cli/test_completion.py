@@ -76,6 +76,13 @@ def completions(home: Path, line: str) -> list[str]:
         ("kitchen resume --runs s3://menus ", []),
         ("kitchen check recipes.soup --training pe", ["peft"]),
         ("kitchen new adapter x --port bl", ["blobs"]),
+        ("kitchen run recipes.rl learning_r", ["learning_rate=", "learning_rate=0.0001"]),
+        ("kitchen run recipes.rl steps=3 loss = ci", ["cispo"]),
+        ("kitchen run recipes.rl mask_truncated =", ["true", "false"]),
+        ("kitchen run recipes.rl model = run : soup-", ["soup-1", "soup-2"]),
+        ("kitchen run recipes.rl dataset = menus/stew.t", ["menus/stew.txt"]),
+        ("kitchen eval soup-1 evaluation.metr", ["evaluation.metric=", "evaluation.metric=auto"]),
+        ("kitchen run recipes.nothing le", []),
     ],
 )
 def test_names_are_completed(home: Path, line: str, offered: list[str]) -> None:
@@ -95,6 +102,16 @@ def test_zsh_completes_in_its_own_format(home: Path) -> None:
         _TYPER_COMPLETE_ARGS="kitchen run recipes.s",
     )
     assert offered == '_arguments \'*: :(("recipes.sl_basic"\n"recipes.soup"))\'\n'
+
+
+def test_zsh_completes_whole_settings(home: Path) -> None:
+    offered = ask(
+        home,
+        str(KITCHEN),
+        _KITCHEN_COMPLETE="complete_zsh",
+        _TYPER_COMPLETE_ARGS="kitchen run recipes.rl loss=c",
+    )
+    assert offered == "_arguments '*: :((\"loss=cispo\"))'\n"
 
 
 def test_bash_completes_with_the_shown_script(home: Path) -> None:
