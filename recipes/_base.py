@@ -134,6 +134,8 @@ class RolloutRecipe(TrainingRecipe):
     best: BestConfig = BestConfig("held_out_reward")
     # problems: a packaged data set, a file, a folder or, with --datasets hf, a name on the hub
     dataset: str = DEFAULT_DATASET
+    # several data sets with sampling weights, mixture.DATASET=WEIGHT; null for `dataset` alone
+    mixture: Mapping[str, PositiveFloat] | None = None
     playing: RolloutConfig = RolloutConfig()
     steps: PositiveInt = 30  # number of batches of rollouts
     batch_size: PositiveInt = 8  # problems per batch
@@ -185,8 +187,6 @@ class RewardedRecipe(RolloutRecipe):
     # weights by name; null for exact, or field_f1 if all reference answers are JSON objects
     reward: RewardSetting = None
     grading: GradingConfig = GradingConfig()
-    # several data sets with sampling weights, mixture.DATASET=WEIGHT; null for `dataset` alone
-    mixture: Mapping[str, PositiveFloat] | None = None
     # reward of one data set of the mixture, rewards.DATASET=REWARD, in place of `reward`
     rewards: Mapping[str, RewardSetting] = {}
     # options of reasoning-gym's tasks: reasoning_gym.TASK.OPTION=VALUE, such as

@@ -41,7 +41,7 @@ class Distillation(RolloutRecipe):
         drop_bad_rows = distill.DropBadPrompts(self.rendering, self.evaluation, limit)
         rows = self.reading, self.seed, self.problems
         return sequence(
-            *distill.load_prompts(self.dataset, self.teachers, *rows),
+            *distill.load_prompts(self.dataset, self.mixture, self.teachers, *rows),
             train.OpenSession(self.model, self.lora),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             tasks.CheckPrompts(limit, prompts),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Literal, get_args
 
 import numpy as np
 
 from kitchen import Step
-from kitchen.errors import ConfigError, check_name
+from kitchen.errors import ConfigError, check_name, did_you_mean
 from kitchen.ports import Tokenizer, TrainingClient, arrival
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Datum, Metrics, Samples, Table, Tokens
@@ -17,7 +18,7 @@ from stages.chat.conversations import Conversation, TrainRows
 from stages.chat.prompts import prompt_dicts
 from stages.chat.render import RenderDataset
 from stages.data.bad_rows import report_bad_rows
-from stages.data.dataset import DataConfig, HeldOut, LoadDataset
+from stages.data.dataset import DEFAULT_DATASET, DataConfig, HeldOut, LoadDataset
 from stages.data.mixture import LoadMixture, MixtureRows
 from stages.distill.teachers import ComputeTeacherLogprobs, Teachers
 from stages.evaluate.bad_rows import good_held_out
@@ -43,26 +44,54 @@ class PromptsFromRows(Stage):
 class PromptsFromSources(Stage):
     """Turn the rows of several data sets into prompts, each tagged with its data set."""
 
+    weights: Mapping[str, float] = field(default_factory=dict)  # empty: all prompts equally
+
     def run(self, sources: MixtureRows) -> Tasks:
         prompts: list[Prompt] = []
         for name, rows in sources.rows.items():
             prompts += _prompts(rows, name)
-        return Tasks(prompts, {})
+        return Tasks(prompts, {}, weights=dict(self.weights))
 
     preview = run
 
 
 def load_prompts(
     dataset: str,
+    mixture: Mapping[str, float] | None,
     teachers: Mapping[str, str] | None,
     reading: DataConfig,
     seed: int,
     max_rows: int,
 ) -> tuple[Step, ...]:
-    """Return the stages that load the prompts of one data set, or of each that has a teacher."""
+    """Return the stages that load the prompts of one data set, or of several.
+
+    Raises ConfigError for a mixture of other data sets than those that have teachers.
+    """
+    if mixture is not None:
+        _check_mixture(dataset, mixture, teachers)
+        return LoadMixture(tuple(mixture), reading, seed), PromptsFromSources(dict(mixture))
     if teachers is None:
         return LoadDataset(dataset, reading, seed, max_rows), PromptsFromRows()
     return LoadMixture(tuple(teachers), reading, seed), PromptsFromSources()
+
+
+def _check_mixture(
+    dataset: str, mixture: Mapping[str, float], teachers: Mapping[str, str] | None
+) -> None:
+    if dataset != DEFAULT_DATASET:
+        raise ConfigError(
+            f"mixture.DATASET=WEIGHT names the data sets: leave dataset={dataset} out"
+        )
+    for name in () if teachers is None else mixture:
+        if name not in (teachers or {}):
+            raise ConfigError(
+                f"mixture.{name}: the data set has no teacher; set teachers.{name}=WEIGHTS"
+            )
+    for name in teachers or ():
+        if name not in mixture:
+            raise ConfigError(
+                f"teachers.{name}: the mixture has no such data set; {did_you_mean(name, mixture)}"
+            )
 
 
 def _prompts(rows: Sequence[Conversation], tag: str) -> list[Prompt]:

@@ -68,12 +68,17 @@ class ProblemSources:
     def _part(self, name: str, count: int | None) -> LoadTasks | MakeReasoningGym | games.MakeGames:
         """Return the loader of a data set of the mixture."""
         own = self.rewards.get(name)
-        if not is_generated(name):
-            reward = self.reward if own is None else own
-            source = replace(self, max_rows=count)
-            return source._loader(name, self.reading, reward, self.grading)
-        reading = DataConfig(limit=self.reading.limit, held_out_rows=self.reading.held_out_rows)
-        return replace(self, max_rows=count)._loader(name, reading, own, AS_IS)
+        source = replace(self, max_rows=count)
+        reading, reward, grading = self.reading, self.reward, self.grading
+        if is_generated(name):
+            reading = DataConfig(limit=reading.limit, held_out_rows=reading.held_out_rows)
+            reward, grading = None, AS_IS
+        if own is None:
+            return source._loader(name, reading, reward, grading)
+        try:
+            return source._loader(name, reading, own, grading)
+        except ConfigError as error:
+            raise ConfigError(f"rewards.{name}: {error}") from error
 
     def _counts(self, mixture: Mapping[str, float]) -> Mapping[str, int | None]:
         """Return the number of problems of each data set that the run trains on."""

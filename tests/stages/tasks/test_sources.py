@@ -96,6 +96,7 @@ def test_generated_problems_may_be_part_of_a_mixture() -> None:
             {"mixture": {"game:guess": 1}, "grading": GradingConfig(ignore_case=True)},
             "leave out reward and grading",
         ),
+        ({"mixture": {"sums": 1}, "rewards": {"sums": "exat"}}, r"rewards\.sums: .*'exact'"),
         ({"mixture": None, "gym_options": {"chain_sum": {}}}, "dataset=reasoning-gym:chain_sum"),
     ],
 )
