@@ -84,8 +84,13 @@ class TrainingRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_early_stopping(self) -> Self:
-        """Raise ConfigError for early stopping without measurements."""
+        """Raise ConfigError for settings that have no effect without measurements."""
         self.early_stopping.check(self.eval_every)
+        if self.eval_every == 0 and self.best != type(self).model_fields["best"].default:
+            raise ConfigError(
+                f"best.metric={self.best.metric} has no effect without evaluations during "
+                "training, and eval_every=0 means none: set eval_every"
+            )
         return self
 
 

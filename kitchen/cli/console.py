@@ -386,22 +386,19 @@ class ConsoleObserver(WorkObserver):
         return ordered
 
     def _head(self, loops: tuple[LoopStep, ...]) -> str:
-        """Return the place of a step, such as `epoch 1/2, step 5/20`."""
+        """Return the place of a step, such as `epoch 1/2, step 5/20`.
+
+        A loop that may end early has ` at most` after its length.
+        """
         parts = []
         for at in loops:
             if at.loop in self._passes:
                 name = re.sub(r"(?<=[sxh])es$|s$", "", words(at.loop).lower())  # epoch of Epochs
-                parts += [f"{name} {self._count(at)}"] if (at.total or 0) > 1 else []
+                parts += [f"{name} {_count(at)}"] if (at.total or 0) > 1 else []
         others = [name for name in self._ahead if name not in self._passes]
         name = "step" if len(others) <= 1 else f"{words(loops[-1].loop)} step"
-        return ", ".join([*parts, f"{name} {self._count(loops[-1])}"])
-
-    def _count(self, at: LoopStep) -> str:
-        """Return `5/20`, `5 of at most 20` if the loop may end early, or `5` without a length."""
-        if at.total is None:
-            return f"{at.step + 1}"
-        separator = " of at most " if at.loop in self._ends_early else "/"
-        return f"{at.step + 1}{separator}{at.total}"
+        at_most = " at most" if loops[-1].loop in self._ends_early else ""
+        return ", ".join([*parts, f"{name} {_count(loops[-1])}{at_most}"])
 
     def _line(self, loops: tuple[LoopStep, ...], now: float, done: float) -> _Line:
         """Return the line of a step, a new one if none of its stages has published metrics."""
@@ -436,6 +433,11 @@ class ConsoleObserver(WorkObserver):
 
     def _print(self, text: str) -> None:
         print_wrapped(self._out, text)
+
+
+def _count(at: LoopStep) -> str:
+    """Return `5/20`, or `5` for a loop of unknown length."""
+    return f"{at.step + 1}" if at.total is None else f"{at.step + 1}/{at.total}"
 
 
 def _is_shown(name: str) -> bool:

@@ -76,6 +76,7 @@ def test_the_plan_says_that_the_loop_may_end_early() -> None:
     ("settings", "message"),
     [
         ({"early_stopping": {"patience": 3}, "eval_every": 0}, "set eval_every"),
+        ({"best": {"metric": "held_out_margin"}, "eval_every": 0}, "set eval_every"),
         ({"early_stopping": {"min_delta": 0.1}}, "set early_stopping.patience"),
     ],
 )

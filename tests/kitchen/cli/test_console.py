@@ -34,6 +34,15 @@ class Passes(Stage):
         return ["first", "second"]
 
 
+class StoppedBatches(Stage):
+    """A loop of at most four steps."""
+
+    ends_early = True
+
+    def run(self) -> Iterable[int]:
+        return range(4)
+
+
 class EvaluateBase(Stage):
     """A stage outside loops."""
 
@@ -203,6 +212,20 @@ def test_a_step_shows_its_pass_over_the_data() -> None:
     observer.stage_done(StageDone(Report(), inner, 0.1, (Metrics(loss=1.0),), location=location))
     observer.run_ended(None)
     assert file.getvalue().splitlines()[1] == "pass 2/2, step 5/8  loss 1"
+
+
+def test_the_length_of_a_loop_that_may_end_early_is_a_maximum() -> None:
+    out, file = plain_console()
+    observer = ConsoleObserver(out)
+    observer.run_started("mine-1", sequence(for_each(StoppedBatches())(Report())))
+    progress = Progress(1, 0.25, 0.25)
+    selecting = Metrics(accuracy=0.5)
+    selecting.selects_by = "accuracy"
+    location = RECIPE.iteration("StoppedBatches", progress)
+    published = Metrics(loss=1.0, other=2.0), selecting
+    observer.stage_done(StageDone(Report(), progress, 0.1, published, location=location))
+    observer.run_ended(None)
+    assert file.getvalue().splitlines()[1] == "step 2/4 at most  loss 1  accuracy 0.5  other 2"
 
 
 def test_metrics_of_stages_outside_loops_are_printed() -> None:
