@@ -54,6 +54,7 @@ log = structlog.get_logger("stages.rl.rollouts")
 TrainingExample = tuple[Datum, int]
 
 MAX_TOKENS = "playing.max_tokens"
+MAX_SECONDS = "playing.max_seconds"
 
 # rewards that differ by less are equal: sums in another order differ by some 1e-16 of their terms
 REWARD_REL_TOL = 1e-12  # of the larger one
@@ -364,7 +365,7 @@ class RolloutRunner:
         """Call an environment within its time limit, without counting the wait for other calls."""
         with exits_as_failures():
             try:
-                async with self._slots, TimeLimit(self.config.max_seconds):
+                async with self._slots, TimeLimit(self.config.max_seconds, MAX_SECONDS):
                     await call()
             except Exception as error:  # noqa: BLE001 a failed rollout is a value
                 state.fail(describe_error(error), error)

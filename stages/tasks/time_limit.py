@@ -18,9 +18,10 @@ class TookTooLong(RunFailed):
 class TimeLimit:
     """An asynchronous context manager that raises TookTooLong, with the name of what was called."""
 
-    def __init__(self, seconds: float, callee: str = "the environment") -> None:
+    def __init__(self, seconds: float, setting: str = "") -> None:
         self.seconds = seconds
-        self.callee = callee
+        self.setting = setting  # that sets the limit
+        self.callee = "the environment"
         self._timeout = asyncio.timeout(None)
         self._token: Token[TimeLimit | None] | None = None
 
@@ -38,7 +39,8 @@ class TimeLimit:
     ) -> None:
         if self._token is not None:
             _CURRENT.reset(self._token)
-        late = f"{self.callee} took more than {self.seconds:g} s"
+        source = f" ({self.setting})" if self.setting else ""
+        late = f"{self.callee} took more than {self.seconds:g} s{source}"
         deadline = self._timeout.when()
         try:
             await self._timeout.__aexit__(kind, error, trace)

@@ -346,7 +346,7 @@ def test_rollouts_may_fail_up_to_a_limit() -> None:
     ):
         play(Guessing(), Guessing(fails=True))
     [[late, _]] = play(Guessing(seconds=60.0), max_seconds=59.0, max_failed=1.0).groups
-    assert late.error == "the environment took more than 59 s"
+    assert late.error == "the environment took more than 59 s (playing.max_seconds)"
     [[odd, _]] = play(Guessing(reward=math.nan), max_failed=1.0).groups
     assert odd.error.endswith("Guessing.step returned the reward nan, not a finite number")
     [[none, _]] = play(Unmade(), max_failed=1.0).groups
@@ -653,4 +653,7 @@ class Blocking(Guessing):
 
 def test_environment_that_blocks_is_too_late() -> None:
     [[late, _]] = play(Blocking(), max_seconds=0.005, max_failed=1.0).groups
-    assert late.error == "the environment took more than 0.005 s, and blocked the others"
+    assert (
+        late.error
+        == "the environment took more than 0.005 s (playing.max_seconds), and blocked the others"
+    )
