@@ -73,16 +73,20 @@ async def score_answers(
 ) -> list[StepResult | str]:
     """Score answers by a metric function: each gets a result, or the reason why it has none.
 
-    Raises RunFailed, with the first reason, if more than MAX_FAILED of them fail.
+    Raises RunFailed, with the first reason, if more than MAX_FAILED of them fail; the others are
+    then left out, because a function that hangs takes its whole time for each.
     """
     function = find_metric(metric)
     slots = asyncio.Semaphore(MAX_CONCURRENT)
     errors: dict[int, Exception] = {}
+    most_errors = MAX_FAILED * len(answers)
 
     async def score(index: int, workers: FunctionPool) -> StepResult | str:
         try:
             with exits_as_failures():
                 async with slots, TimeLimit(timeout):
+                    if len(errors) > most_errors:
+                        return "too many others have no score"
                     return await _score(function, *answers[index], grading, workers)
         except Exception as error:  # noqa: BLE001 a failed answer is a value
             errors[index] = error
@@ -91,7 +95,7 @@ async def score_answers(
     with closing(FunctionPool()) as workers:
         scores = (score(at, workers) for at in range(len(answers)))
         results = await gather_counted(scores, "scored answers")
-    if len(errors) > MAX_FAILED * len(answers):
+    if len(errors) > most_errors:
         first = min(errors)
         raise RunFailed(
             f"{answers[first][0].where}: {METRIC}={metric}: {len(errors)} of {len(answers)} "
