@@ -189,6 +189,8 @@ def _make_folder(folder: Path) -> None:
 
 def _sync(folder: Path) -> None:
     """Sync a folder to the disk: only then does a rename in it survive a power cut."""
+    if os.name == "nt":  # which opens no folders
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

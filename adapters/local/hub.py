@@ -22,6 +22,7 @@ import structlog
 from filelock import lock_descriptor
 
 from kitchen.backend.atomic_folder import sha256_of_files
+from kitchen.backend.cache_folder import cache_folder
 from kitchen.errors import BackendError, Interrupted, RunFailed, did_you_mean
 from kitchen.ports import ModelInfo
 from kitchen.safe_text import read_json
@@ -39,16 +40,15 @@ class LocalHub:
     """Models without a network: `packaged:NAME` from an installed wheel, `path:DIR` from a folder.
 
     A wheel holds a folder with safetensors, which is used as it is, or GGUF, which is converted
-    once into the cache (`cache`, or $KITCHEN_CACHE, or ~/.cache/crucible-kitchen) as float32
-    safetensors. `packaged:minilm` is a model of sentence embeddings, not one to train. The digest
-    of a model is the SHA-256 of its *.safetensors files, concatenated in name order:
-    `cat *.safetensors | sha256sum`. Raises BackendError for unknown names and missing packages,
-    RunFailed if the cache is not writable.
+    once into the cache (`cache`, or $KITCHEN_CACHE, or the system's, which is
+    ~/.cache/crucible-kitchen on Linux) as float32 safetensors. `packaged:minilm` is a model of
+    sentence embeddings, not one to train. The digest of a model is the SHA-256 of its *.safetensors
+    files, concatenated in name order: `cat *.safetensors | sha256sum`. Raises BackendError for
+    unknown names and missing packages, RunFailed if the cache is not writable.
     """
 
     def __init__(self, cache: str = "") -> None:
-        chosen = cache or os.environ.get("KITCHEN_CACHE") or "~/.cache/crucible-kitchen"
-        self._cache = Path(chosen).expanduser().absolute()
+        self._cache = Path(cache or cache_folder()).expanduser().absolute()
 
     def fetch(self, model: str) -> Path:
         kind, _, name = model.partition(":")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PeftTraining:
-    """Trains LoRA weights on this machine's CPU or CUDA device; checkpoints go to the blob store.
+    """Trains LoRA weights on this machine's CPU or GPU; checkpoints go to the blob store.
 
     Raises ConfigError for invalid settings, and BackendError for missing packages or devices once a
     model is opened.

@@ -21,7 +21,7 @@ from kitchen.ports.hub import HubClient
 
 MAX_LANES = 2  # each has its share of the threads and of the token budget
 # tokens by type of device; on a CPU more would take more memory and no less time
-TOKEN_BUDGETS = MappingProxyType({"cpu": 1536, "cuda": 8192})
+TOKEN_BUDGETS = MappingProxyType({"cpu": 1536, "cuda": 8192, "mps": 8192})
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of <malloc.h>
 REPORTED_PACKAGES = ("torch", "transformers", "peft")
 
@@ -69,7 +69,7 @@ class Machine:
             if find_spec("triton") is not None:  # it compiles kernels for decoding
                 facts["machine.triton"] = version("triton")
         else:
-            facts["machine.device"] = "cpu"
+            facts["machine.device"] = "Apple GPU (MPS)" if self.device.type == "mps" else "cpu"
             facts["machine.processor"] = describe_cpu()
         facts["machine.threads"] = str(self.threads)
         facts |= {f"machine.{package}": version(package) for package in REPORTED_PACKAGES}
@@ -86,6 +86,8 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name != "auto":
         dtype: torch.dtype = getattr(torch, name)
         return dtype
+    if device.type == "mps":
+        return torch.float32
     if device.type != "cuda":
         return torch.bfloat16 if has_fast_bfloat16() else torch.float32
     with torch.cuda.device(device):

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 
-DEVICES = ("auto", "cpu", "cuda", "cuda:0")
+DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float64")
 QUANTIZATIONS = ("none", "4bit")
 
@@ -17,7 +17,7 @@ QUANTIZATIONS = ("none", "4bit")
 class Settings:
     """Settings of the device, memory and batches; raises ConfigError for an invalid value."""
 
-    device: str = "auto"  # auto, cpu, cuda or cuda:N
+    device: str = "auto"  # auto, cpu, cuda, cuda:N or mps; auto: a CUDA device, else the CPU
     # of the base model; auto: bfloat16 if the hardware has fast bfloat16 matmuls, else float32
     dtype: str = "auto"
     threads: int = 0  # torch threads; 0: torch's default
@@ -28,10 +28,12 @@ class Settings:
     sample_batch: int = 128  # maximum number of completions generated concurrently
 
     def check_device(self) -> None:
-        """Raise BackendError for a CUDA device, or a package for it, that is not here.
+        """Raise BackendError for a GPU, or a package for it, that is not here.
 
-        PyTorch is imported only if the settings need a CUDA device.
+        PyTorch is imported only if the settings need a GPU.
         """
+        if self.device == "mps":
+            _check_mps()
         named = str(self.device).startswith("cuda")
         if not named and self.quantization == "none":
             return
@@ -62,12 +64,9 @@ class Settings:
             )
 
     def __post_init__(self) -> None:
-        if str(self.device).startswith("mps"):
-            raise ConfigError(
-                "device is 'mps', which is not supported: on macOS, leave device out to train on "
-                "the CPU"
-            )
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
+        if self.device == "mps" and self.dtype == "float64":
+            raise ConfigError("dtype is 'float64', which Apple GPUs (mps) lack; use float32")
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(self.device)):
             raise ConfigError(
                 f"device is {self.device!r}; {did_you_mean(str(self.device), DEVICES)}"
             )
@@ -83,3 +82,12 @@ class Settings:
                 )
         if not isinstance(self.checkpointing, bool):
             raise ConfigError(f"checkpointing is {self.checkpointing!r}, but must be true or false")
+
+
+def _check_mps() -> None:
+    import torch
+
+    if not torch.backends.mps.is_available():
+        raise BackendError(
+            "training.device=mps: torch finds no Apple GPU here; set training.device=cpu"
+        )

@@ -100,8 +100,8 @@ def handling_signals(handler: Callable[[], None]) -> Iterator[None]:
         yield
         return
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup
-        numbers.append(signal.SIGHUP)
+    if (hangup := getattr(signal, "SIGHUP", None)) and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.append(hangup)  # ignored under nohup; Windows has none
     before = {number: signal.getsignal(number) for number in numbers}
     for number in before:
         signal.signal(number, lambda *_: handler())

@@ -38,11 +38,12 @@ class TilingConfig:
     max_padding: float  # padded area of a batch of tiles, as a multiple of its real area
 
 
-# by type of device: little wasted work on a CPU, few operations on a CUDA device
+# by type of device: little wasted work on a CPU, few operations on a GPU
 TILING = MappingProxyType(
     {
         "cpu": TilingConfig(MIN_TILE, 2**18, 1.3),
         "cuda": TilingConfig(512, 2**22, 4.0),
+        "mps": TilingConfig(512, 2**22, 4.0),
     }
 )
 

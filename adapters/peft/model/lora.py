@@ -141,7 +141,8 @@ class LoraAdapter:
         with torch.no_grad():
             for layer in self.layers.values():
                 uniform = torch.rand(layer.a.shape, generator=generator, dtype=torch.float64)
-                layer.a.copy_(uniform.mul_(2).sub_(1) / layer.a.shape[1] ** 0.5)
+                uniform.mul_(2).sub_(1)
+                layer.a.copy_((uniform / layer.a.shape[1] ** 0.5).to(layer.a.dtype))
                 layer.b.zero_()
 
     def freeze(self, tensors: Tensors, dtype: torch.dtype, source: str) -> None:

@@ -17,6 +17,7 @@ DecodeText = Callable[[Sequence[int]], str]
 # Tokens per block: probabilities are summed by block first, so that a cumulative sum over tokens
 # is needed in one block only.
 BLOCK = 256
+WITHOUT_FLOAT64 = ("mps",)  # types of devices
 # Top-k and top-p look at this many likeliest tokens first: sorting a whole vocabulary is slow.
 CANDIDATES = 256
 MAX_TOP_K = 2**31  # as good as none, and exact in every number format
@@ -107,7 +108,8 @@ class DrawnTokens:
     logprobs: torch.Tensor
 
     def fetch(self) -> tuple[Sequence[int], Sequence[float]]:
-        ids, logprobs = torch.stack([self.tokens.double(), self.logprobs.double()]).tolist()
+        tokens, logprobs_ = _where_float64_is(self.tokens), _where_float64_is(self.logprobs)
+        ids, logprobs = torch.stack([tokens.double(), logprobs_.double()]).tolist()
         return [int(token) for token in ids], logprobs
 
 
@@ -117,10 +119,12 @@ def draw(
     """Sample one token per row from (R, V) logits.
 
     Returns (R,) tokens and their (R,) log-probabilities in nats, under the temperature-scaled
-    distribution before top-k and top-p truncate it. Raises RunFailed if logits are not finite.
+    distribution before top-k and top-p truncate it, on the CPU if the device lacks float64. Raises
+    RunFailed if logits are not finite.
     """
+    device = logits.device
     temperatures = [row.request.temperature or 1.0 for row in rows]
-    logits = logits.to(accum_dtype)
+    logits = _where_float64_is(logits).to(accum_dtype)
     shifted = logits - logits.amax(-1, keepdim=True)  # so that no temperature makes them overflow
     if set(temperatures) != {1.0}:
         shifted /= torch.tensor(temperatures, dtype=accum_dtype, device=logits.device).clamp_(
@@ -132,7 +136,12 @@ def draw(
         raise not_finite()
     tokens = _sample_tokens(shifted, probs, sums, rows)
     logprobs = (shifted.gather(1, tokens[:, None]) - sums.sum(-1, keepdim=True).log())[:, 0]
-    return tokens, logprobs
+    return tokens.to(device), logprobs
+
+
+def _where_float64_is(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on its device, or on the CPU if its device has no float64."""
+    return x.cpu() if x.device.type in WITHOUT_FLOAT64 else x
 
 
 def not_finite() -> RunFailed:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from kitchen.backend.cache_folder import cache_folder
 from kitchen.cli.commands.errors import all_reasons, reasons
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.commands.system_info import HubProbe, devices, disk, machine
@@ -96,7 +97,7 @@ def _folders(adapters: AdapterChoice) -> Mapping[str, str]:
     """Return purpose to local folder."""
     folders = {
         "runs": adapters.runs or DEFAULT_RUNS_FOLDER,
-        "converted models": os.environ.get("KITCHEN_CACHE") or "~/.cache/crucible-kitchen",
+        "converted models": str(cache_folder()),
         "Hugging Face": os.environ.get("HF_HUB_CACHE") or f"{_hf_home()}/hub",
     }
     return {purpose: folder for purpose, folder in folders.items() if "://" not in folder}

@@ -34,7 +34,7 @@ print(json.dumps({
     "devices": [
         f"cuda:{index} {device.name}, {device.total_memory / 1e9:.0f} GB"
         for index, device in enumerate(properties)
-    ] + ["cpu"],
+    ] + (["mps"] if torch.backends.mps.is_available() else []) + ["cpu"],
     "dtype": "bfloat16" if bf16 else "float32",
     "threads": torch.get_num_threads(),
 }))
