@@ -79,6 +79,8 @@ def folder_splits(name: str, path: Path, depth: int = 0) -> FolderSplits:
     if not shards and len(folders) == 1 and depth < _MAX_DEPTH:
         return folder_splits(f"{name}/{folders[0].name}", folders[0], depth + 1)
     not_read += [f"{folder.name}/" for folder in folders]
+    if _are_documents(shards):
+        shards = [_Shard(shard.path, "train", at) for at, shard in enumerate(shards)]
     if not shards:
         raise _no_splits(name, folders, not_read)
     return FolderSplits(_grouped(name, path, shards), tuple(not_read))
@@ -128,6 +130,13 @@ def is_side_file(path: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and not isinstance(content.get("data"), list)
+
+
+def _are_documents(shards: Sequence[_Shard]) -> bool:
+    """Return whether all files are texts none of whose names is that of a split."""
+    texts = [shard for shard in shards if shard.path.suffix.lower() not in _ROW_SUFFIXES]
+    is_split = any(not _SPLIT_WORDS.isdisjoint(words_of(shard.path.stem)) for shard in shards)
+    return len(texts) == len(shards) > 0 and not is_split
 
 
 def _shard(path: Path) -> _Shard:

@@ -158,6 +158,15 @@ def test_texts_are_data_if_there_is_nothing_else(tmp_path: Path) -> None:
     assert "test.txt" in store.load("set", split="test")[0]["text"]
 
 
+def test_documents_without_names_of_splits_are_one_split(tmp_path: Path) -> None:
+    store = folder(tmp_path, "herbs.txt", "spices.txt", "a-1.txt")
+    assert list(store.splits("set")) == ["train"]
+    data = store.load("set")
+    assert [data.where(at) for at in range(3)] == [
+        *("set/a-1.txt:1", "set/herbs.txt:1", "set/spices.txt:1"),
+    ]
+
+
 def test_json_that_may_be_data_is_read(tmp_path: Path) -> None:
     store = folder(tmp_path, "train.json", "more.json")
     (tmp_path / "set" / "lines.json").write_text('{"prompt": 1}\n{"prompt": 2}\n')
