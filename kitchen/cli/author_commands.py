@@ -13,6 +13,7 @@ from kitchen.cli.options import (
     Debug,
     Json,
     RecipeName,
+    RecipeOrFile,
     Runs,
     Text,
     adapter_choice,
@@ -145,7 +146,7 @@ def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
         "kitchen schema thinker > thinker.schema.json",
     )
 )
-def schema(recipe: RecipeName, debug: Debug = False) -> None:
+def schema(recipe: RecipeOrFile, debug: Debug = False) -> None:
     """Print the settings of a recipe as a JSON schema.
 
     Editors can use it to check and complete the YAML files of a run. For `thinker`, it is the

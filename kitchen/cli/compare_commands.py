@@ -124,7 +124,7 @@ def compare(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare the held-out scores of runs, and say which run is better.
+    """Compare the held-out scores of runs, and name the better one.
 
     The verdict is better, worse, the same within the margin, or cannot tell. Runs are compared
     item by item, and no model is loaded. The comparison is a new run of recipes.compare.

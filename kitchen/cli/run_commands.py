@@ -18,7 +18,6 @@ from kitchen.cli.options import (
     OtherMachine,
     Preview,
     Price,
-    RecipeName,
     RecipeOrFile,
     RunName,
     Runs,
@@ -136,7 +135,7 @@ def list_(json: Json = False, debug: Debug = False) -> None:
     )
 )
 def describe(
-    recipe: RecipeName, yaml: Yaml = False, json: Json = False, debug: Debug = False
+    recipe: RecipeOrFile, yaml: Yaml = False, json: Json = False, debug: Debug = False
 ) -> None:
     """Describe the settings, stages and ports of a recipe.
 

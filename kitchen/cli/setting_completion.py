@@ -63,16 +63,10 @@ def _offers(context: typer.Context, recipe: str, typed: str) -> Iterator[str]:
 def _descriptions(recipe: str) -> list[SettingDescription]:
     """Return the settings of a recipe, or of the recipe of a YAML file; none if it is not found."""
     from kitchen.config.describe import describe_settings
-    from kitchen.config.discovery import find_recipe
-    from kitchen.config.run_files import SUFFIXES, read_run_files
-    from kitchen.config.working_folder import add_cwd_to_path
+    from kitchen.config.request import recipe_of
 
-    add_cwd_to_path()
     try:
-        if recipe.endswith(SUFFIXES):
-            named = read_run_files([Path(recipe)]).recipe
-            recipe = str(named.value) if named else ""
-        return list(describe_settings(find_recipe(recipe)))
+        return list(describe_settings(recipe_of(recipe)))
     except Exception:  # noqa: BLE001 the command itself reports it; a shell would show it as a word
         return []
 

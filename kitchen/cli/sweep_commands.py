@@ -48,8 +48,9 @@ class _SweepGroup(TyperGroup):
 app = typer.Typer()
 sweep_app = typer.Typer(
     cls=_SweepGroup,
-    help="Run a recipe with every combination of some settings, and resume what is left.\n\n"
-    "`kitchen sweep RECIPE` is short for `kitchen sweep start RECIPE`.",
+    help="Run a recipe with every combination of some settings.\n\n"
+    "An interrupted sweep resumes what is left. `kitchen sweep RECIPE` is short for `kitchen sweep "
+    "start RECIPE`.",
     epilog=examples(
         "kitchen sweep recipes.sl_basic --over learning_rate=1e-4,2e-4 --over seed=0..4",
         "kitchen sweep show SWEEP",
@@ -174,7 +175,10 @@ def resume(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Continue a sweep: points that were stopped or killed resume, and finished ones are kept."""
+    """Continue a sweep that was stopped.
+
+    Points that were stopped or killed resume, and finished ones are kept.
+    """
     from kitchen.cli.commands.sweep import resume as resume_sweep
     from kitchen.experiments.worker import WorkerOptions
 

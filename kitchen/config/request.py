@@ -130,6 +130,13 @@ def resolve_request(request: RunRequest) -> ResolvedRequest:
     return resolved
 
 
+def recipe_of(name: str) -> type[Recipe]:
+    """Find a recipe by its name, or that of a YAML file; raises the errors of both."""
+    if name.endswith(SUFFIXES):
+        return _recipe_of(read_run_files([Path(name)]), name)
+    return find_recipe(name)
+
+
 def _recipe_of(files: RunFiles, path: str) -> type[Recipe]:
     """Return the recipe that the files name; raises Problems, ConfigError or BackendError."""
     if files.recipe is None:

@@ -17,6 +17,7 @@ from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
 
 _RELATIVE = re.compile(r"\bfrom\s+\.+[\w.]*")
+_ENCODING = re.compile(r"(coding[:=][ \t]*)[-\w.]+")
 _RECIPES = "recipes"  # the folder that `kitchen list` searches
 
 
@@ -86,12 +87,16 @@ def _check_module(folder: Path, target: Path, module: str) -> None:
 
 
 def _source(cls: type[Recipe]) -> str:
-    """Return the text of the module that defines a recipe."""
+    """Return the text of the module that defines a recipe, which declares UTF-8 if anything."""
     file = inspect.getsourcefile(cls)
     if file is None or not Path(file).is_file():
         raise ConfigError(f"{cls.__module__} has no source file that could be copied")
     with tokenize.open(file) as source:
-        return source.read()
+        lines = source.read().split("\n")
+    for at, line in enumerate(lines[:2]):  # a copy is written in UTF-8
+        if line.lstrip().startswith("#"):
+            lines[at] = _ENCODING.sub(r"\1utf-8", line)
+    return "\n".join(lines)
 
 
 def _with_absolute_imports(text: str, module: str) -> str:

@@ -13,7 +13,9 @@ from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES
 from kitchen.config.describe import SettingDescription, describe_settings
-from kitchen.config.discovery import NotAStep, build_workflow, find_recipe, import_path
+from kitchen.config.discovery import NotAStep, build_workflow, import_path
+from kitchen.config.request import recipe_of
+from kitchen.config.run_files import SUFFIXES
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
@@ -26,15 +28,16 @@ _WIDTH = 100  # columns of the comments in a YAML file
 
 
 def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
-    """Print the description of a recipe; raises the error of `find_recipe`.
+    """Print the description of a recipe; raises the error of `recipe_of`.
 
     With `yaml`, it is a YAML file of its settings.
     """
     if json and yaml:
         raise ConfigError("--json and --yaml are two forms of the description; choose one")
-    cls = find_recipe(name)
+    cls = recipe_of(name)
     if yaml:
-        print("\n".join(yaml_lines(name, cls)))
+        recipe = import_path(cls) if name.endswith(SUFFIXES) else name
+        print("\n".join(yaml_lines(recipe, cls)))
         return 0
     docstring = (cls.__doc__ or "").strip()
     settings = list(describe_settings(cls))

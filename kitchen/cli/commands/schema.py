@@ -11,8 +11,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from kitchen.cli.commands.json_output import as_json
 from kitchen.config.adapters import PORTS
 from kitchen.config.describe import describe_settings
-from kitchen.config.discovery import find_recipe, import_path
+from kitchen.config.discovery import import_path
 from kitchen.config.pipeline import find_pipeline
+from kitchen.config.request import recipe_of
 from kitchen.config.run_files import ADAPTER_SETTINGS, ADAPTERS, EXTENDS, RECIPE
 from kitchen.config.settings import nested_settings
 from kitchen.errors import ConfigError
@@ -47,7 +48,7 @@ def print_schema(name: str) -> int:
         dialect = {"$schema": GenerateJsonSchema.schema_dialect}
         print(as_json({**dialect, **find_pipeline().schema()}))
         return 0
-    print(as_json(settings_schema(find_recipe(name))))
+    print(as_json(settings_schema(recipe_of(name))))
     return 0
 
 

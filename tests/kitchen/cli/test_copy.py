@@ -69,6 +69,16 @@ def test_relative_imports_become_absolute(here: Path) -> None:
     output(0, "check", "recipes.my_mine:Other", *FAKE)
 
 
+def test_a_copy_of_another_encoding_is_in_utf_8(here: Path) -> None:
+    source = '# -*- coding: latin-1 -*-\n"""Crème."""\nfrom recipes.sl_basic import SlBasic\n'
+    source += "class Creme(SlBasic):\n    pass\n"
+    (here / "kit").mkdir()
+    (here / "kit/creme.py").write_text(source, encoding="latin-1")
+    output(0, "copy", "kit.creme")
+    copied = (here / "recipes/my_creme.py").read_text("utf-8")
+    assert copied == source.replace("latin-1", "utf-8")
+
+
 def test_a_copy_may_be_in_another_folder(here: Path) -> None:
     shown = output(0, "copy", "recipes.kto", "--to", "my-lab/recipes/labels.py")
     assert "cd my-lab\n  kitchen check recipes.labels --training fake" in shown

@@ -80,6 +80,16 @@ def test_required_settings_are_described(here: Path) -> None:
     assert "set salt" in shown
 
 
+def test_a_file_is_described_as_its_recipe(here: Path) -> None:
+    (here / "mine.yaml").write_text("recipe: recipes.soup\nwrong: disk\n")
+    for command in ("describe", "schema"):
+        shown = output(0, command, "mine.yaml")
+        assert "what goes wrong" in shown
+        assert "mine.yml: No such file" in output(2, command, "mine.yml")
+    assert output(0, "describe", "mine.yaml", "--yaml").count("recipe: recipes.soup:Soup") == 1
+    assert "is a YAML file, and not a recipe" in output(2, "copy", "mine.yaml")
+
+
 def test_a_bug_in_a_workflow_is_not_described_away(here: Path) -> None:
     (here / "recipes/broth.py").write_text(BROTH.replace("salt: int", "salt: int = 1"))
     assert "broth.py:5: NameError" in output(2, "describe", "recipes.broth")
@@ -98,7 +108,7 @@ def test_every_command_has_a_summary_and_examples() -> None:
     for command in commands():
         summary = (command.help or "").split("\n")[0]
         assert summary.endswith("."), command.name
-        assert command.get_short_help_str(limit=66) == summary, "it is cut at 80 columns"
+        assert command.get_short_help_str(limit=64) == summary, "it is cut at 80 columns"
         assert "Examples:" in (command.epilog or ""), command.name
 
 
