@@ -544,6 +544,7 @@ def test_find_needs_no_network(hub_server: HubServer) -> None:
 
 CORE = (
     "filelock",
+    "platformdirs",
     "structlog",
     "numpy",
     "numpy.libs",

@@ -21,6 +21,7 @@ from kitchen.ports import ModelInfo
 MODEL = "packaged:smollm2-135m-instruct"
 CORE = (
     "filelock",
+    "platformdirs",
     "structlog",
     "numpy",
     "numpy.libs",
