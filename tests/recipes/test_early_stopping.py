@@ -14,13 +14,14 @@ from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Observer, StageDone
 from kitchen.artifacts.weights import find_weights
 from kitchen.engine.stop import StopSignal
-from kitchen.errors import ConfigError, DataError, Interrupted
+from kitchen.errors import ConfigError, CorruptCheckpoint, DataError, Interrupted
 from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal, read_run
 from kitchen.types import Checkpoint
 from recipes.sl_basic import SlBasic
 from stages.rl.held_out_reward import first_problems
 from stages.tasks.tasks import Tasks
+from stages.train.early_stopping import EarlyStopper, StopState
 from tests.support.killed_runs import DATA, build_recipe, order_of, outcome
 from tests.support.recording import RecordingObserver
 
@@ -185,3 +186,21 @@ def test_evaluations_do_not_change_the_training(lag: int) -> None:
     assert len(with_them.series("held_out_reward")) == 3
     assert with_them.series("reward") == without.series("reward")
     assert with_them.series("grad_norm") == without.series("grad_norm")
+
+
+def test_a_damaged_or_repeated_state_is_an_error() -> None:
+    blobs = FakeBlobs()
+    stopper = EarlyStopper(blobs)
+    stopper.state = StopState(0.5, 4, 1)
+    checkpoint = stopper.save("run/save/1/EarlyStopper").result()
+    with pytest.raises(ConfigError, match="exists already"):
+        stopper.save(checkpoint.path).result()
+    restored = EarlyStopper(blobs)
+    restored.load(checkpoint).result()
+    assert restored.state == stopper.state
+    [file] = blobs.list(checkpoint.path)
+    blobs.write(file, (blobs.read(file) or b"").replace(b"0.5", b"0.6"))
+    with pytest.raises(CorruptCheckpoint, match="is damaged"):
+        restored.load(checkpoint).result()
+    stopper.delete(checkpoint).result()
+    assert not blobs.list("run/save")
