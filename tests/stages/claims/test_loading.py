@@ -71,7 +71,7 @@ def test_a_split_without_claims_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"id": 1, "text": "a"}], "there is neither 'claim'"),
+        ([{"id": 1, "words": "a"}], "there is neither 'claim'"),
         ([CLAIMS[0], CLAIMS[0]], r"fake:d:train:1: id 0 occurs twice, first at fake:d:train:0"),
         ([{**CLAIMS[0], "cited_doc_ids": [99]}], "document 99 is not in the corpus"),
         ([{**TEXT, "completion": " "}], "completion must be a text"),

@@ -26,6 +26,7 @@ from stages.judge.ranked_answers import (
 )
 from stages.rl.rollouts import Rollout
 from stages.tasks.rewards import Question, exact_reward
+from stages.tasks.sources import ProblemSources
 from stages.tasks.tasks import Tasks
 from tests.support.no_chat_template import PlainTokenizer
 
@@ -140,5 +141,6 @@ async def first_prompt(tasks: Tasks) -> Any:
 
 
 def test_games_cannot_be_judged() -> None:
+    sources = ProblemSources("game:guess", DataConfig())
     with pytest.raises(ConfigError, match="game:guess"):
-        comparison_source(None, "game:guess", DataConfig(), 0, 8, None, RankingConfig())
+        comparison_source(None, sources, RankingConfig())
