@@ -35,7 +35,10 @@ def series_of(rows: Rows, name: str) -> list[Point]:
 
 
 def data_frame(rows: Rows) -> DataFrame:
-    """Return one row per published set of metrics; raises BackendError without pandas."""
+    """Return one row per published set of metrics; raises BackendError without pandas.
+
+    The number by which a resumed run finds its place in the file is left out.
+    """
     try:
         from pandas import DataFrame
     except ImportError as error:
@@ -43,7 +46,7 @@ def data_frame(rows: Rows) -> DataFrame:
             "the history of a run is a DataFrame of pandas, which cannot be imported "
             f"({error}): pip install pandas"
         ) from error
-    return DataFrame(list(rows))
+    return DataFrame([{key: row[key] for key in row if key != "n"} for row in rows])
 
 
 def plot(rows: Rows, names: Sequence[str], headline: Sequence[str], title: str) -> Figure:

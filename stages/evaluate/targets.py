@@ -18,7 +18,9 @@ NO_VALUE = "not measured"
 class Targets:
     """Targets by the name of a measure, in its unit."""
 
+    # smallest values by measure, such as at_least.exact_match=0.5
     at_least: Mapping[str, float] = field(default_factory=dict)
+    # largest values by measure, such as at_most.loss=2.5
     at_most: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

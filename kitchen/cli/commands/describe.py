@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, takewhile
 from textwrap import wrap
 
+from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from kitchen.cli.commands.check import workflow_tree
 from kitchen.cli.commands.json_output import as_json
-from kitchen.cli.console import console, table
+from kitchen.cli.console import WIDTH, console, table
 from kitchen.config.adapters import PORT_TYPES
 from kitchen.config.describe import SettingDescription, describe_settings
 from kitchen.config.discovery import NotAStep, build_workflow, import_path
@@ -57,8 +59,7 @@ def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
     out = console()
     heading = Text.assemble((import_path(cls), "bold"), f"\n{docstring}" if docstring else "")
     out.print(heading, end="\n\n")
-    columns = ("name", "default", "type and meaning")
-    out.print(table(Table("Settings", columns, tuple(map(_row, settings)))))
+    print_settings(out, settings)
     out.print()
     if workflow is None:
         out.print(f"The stages need more than the default settings: {reason}", soft_wrap=True)
@@ -67,6 +68,18 @@ def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
         out.print(workflow_tree("Stages", workflow))
         out.print(f"\nPorts: {', '.join(ports)}")
     return 0
+
+
+def print_settings(out: Console, settings: Sequence[SettingDescription]) -> None:
+    """Print a table, or blocks of lines where its columns would be narrow."""
+    if out.width >= WIDTH:
+        columns = ("name", "default", "type and meaning")
+        out.print(table(Table("Settings", columns, tuple(map(_row, settings)))))
+        return
+    out.print("Settings", style="bold")
+    for name, default, meaning in map(_row, settings):
+        out.print(Text(printable(f"{name}  {default}")))
+        out.print(Padding(Text(printable(meaning), style="dim"), (0, 0, 0, 4)))
 
 
 def yaml_lines(name: str, cls: type[Recipe]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
@@ -12,11 +13,13 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 
 from kitchen.cli import app
+from kitchen.cli.commands.describe import print_settings
 from kitchen.config.adapter_choice import AdapterChoice
-from kitchen.config.describe import describe_settings
-from kitchen.config.discovery import recipe_modules
+from kitchen.config.describe import SettingDescription, describe_settings
+from kitchen.config.discovery import find_recipe, recipe_modules
 from kitchen.config.request import RunRequest, resolve_request
 from tests.support.commands import invoke, output
 
@@ -78,6 +81,22 @@ def test_required_settings_are_described(here: Path) -> None:
     shown = output(0, "describe", "recipes.broth")
     assert "(required)" in shown
     assert "set salt" in shown
+
+
+@pytest.mark.parametrize("recipe", [module.name for module in recipe_modules()])
+def test_every_setting_has_a_meaning(recipe: str) -> None:
+    unexplained = [each.name for each in describe_settings(find_recipe(recipe)) if not each.about]
+    assert not unexplained
+
+
+def test_a_narrow_terminal_gets_lines_in_place_of_columns() -> None:
+    file = io.StringIO()
+    settings = [SettingDescription("steps", "whole number > 0", "30", "batches " * 20)]
+    print_settings(Console(file=file, width=80), settings)
+    lines = file.getvalue().splitlines()
+    assert lines[1].split() == ["steps", "30"]
+    assert all(line.startswith("    ") for line in lines[2:])
+    assert file.getvalue().count("batches") == 20
 
 
 def test_a_file_is_described_as_its_recipe(here: Path) -> None:
