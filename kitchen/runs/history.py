@@ -46,7 +46,7 @@ def data_frame(rows: Rows) -> DataFrame:
             "the history of a run is a DataFrame of pandas, which cannot be imported "
             f"({error}): pip install pandas"
         ) from error
-    return DataFrame([{key: row[key] for key in row if key != "n"} for row in rows])
+    return DataFrame(list(rows)).drop(columns="n", errors="ignore")
 
 
 def plot(rows: Rows, names: Sequence[str], headline: Sequence[str], title: str) -> Figure:

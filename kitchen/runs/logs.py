@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
@@ -30,11 +31,15 @@ def configure(debug: bool = False) -> None:
             _drop_below("debug" if debug else "info"),
             copy_to_sinks,
             mask_values,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
+            structlog.dev.ConsoleRenderer(colors=_shows_colours(), pad_event_to=0),
         ],
         logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _STDERR)),
         cache_logger_on_first_use=False,
     )
+
+
+def _shows_colours() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 class _CurrentStderr:

@@ -24,6 +24,19 @@ def test_loggers_write_to_the_current_standard_error(monkeypatch: pytest.MonkeyP
     assert "seconds=3" in replaced.getvalue()
 
 
+@pytest.mark.parametrize(("term", "coloured"), [("xterm", True), ("dumb", False)])
+def test_a_dumb_terminal_gets_no_colours(
+    term: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", term)
+    configure()
+    structlog.get_logger("one").warning("slow")
+    assert ("\x1b" in terminal.getvalue()) == coloured
+
+
 def test_loggers_on_two_threads_write_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """`print` writes a text and its line break one after the other."""
     configure()

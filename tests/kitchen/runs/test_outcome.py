@@ -28,7 +28,8 @@ def greetings(**arguments: Any) -> Outcome:
 def test_history_has_the_rows_of_the_metrics() -> None:
     outcome = greetings()
     history = outcome.history
-    assert list(history["n"]) == [row["n"] for row in rows(outcome)]
+    assert "n" not in history.columns
+    assert list(history["step"]) == [row["step"] for row in rows(outcome)]
     assert list(history["loss"].dropna()) == [row["loss"] for row in rows(outcome) if "loss" in row]
 
 
