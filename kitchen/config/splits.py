@@ -21,6 +21,7 @@ HELD_OUT_WORDS = frozenset(_HELD_OUT.split())
 _CASE_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _WORD = re.compile(r"[^\W\d_]+")
 _SHOWN = 5  # names in a message
+GENERATED = ("reasoning-gym:", "game:")  # begin the names of problems that recipes generate
 
 
 @dataclass(frozen=True)

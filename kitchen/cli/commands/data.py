@@ -14,14 +14,13 @@ from kitchen.cli.console import console, table
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.adapters import adapter_class, build
 from kitchen.config.extras import check_installed
-from kitchen.config.splits import SplitRoles, assign_splits, is_held_out, shortened
+from kitchen.config.splits import GENERATED, SplitRoles, assign_splits, is_held_out, shortened
 from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.errors import DataError
 from kitchen.ports import DatasetInfo, DatasetStore, StreamedRow
 from kitchen.types import Table
 
 _MAX_SHOWN = 300  # characters of a value
-_GENERATED = ("reasoning-gym:", "game:")  # names of problems that recipes generate
 _MAX_COUNTED = 200_000_000  # bytes of a data set whose rows are counted by reading them
 _TYPE_NAMES: Mapping[type, str] = {
     bool: "true or false",
@@ -56,7 +55,7 @@ def show_data(query: DataQuery, adapters: AdapterChoice, *, json: bool) -> int:
     Raises the errors of the data set store; a row that cannot be read is an error if it would be
     shown, and counted otherwise.
     """
-    if query.name.startswith(_GENERATED):
+    if query.name.startswith(GENERATED):
         raise DataError(
             f"{query.name}: its problems are generated, and have no rows; to see them: "
             f"kitchen check recipes.rl dataset={query.name} --training fake --preview"

@@ -11,7 +11,7 @@ from kitchen.artifacts.weights import WeightsName
 from kitchen.config.adapter_choice import AdapterChoice, open_blobs
 from kitchen.config.order import nested_value
 from kitchen.config.request import Problems, ResolvedRequest, resolve_adapters
-from kitchen.config.splits import assign_splits
+from kitchen.config.splits import GENERATED, assign_splits
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import DatasetStore
@@ -53,6 +53,12 @@ def held_out_of_run(
     trained_on = _datasets(settings)
     given = dataset is not None
     dataset = _only(name, trained_on) if dataset is None else dataset
+    if dataset.startswith(GENERATED):
+        raise ConfigError(
+            f"{name}: the problems of {dataset} are generated, and have no rows; the run has their "
+            f"held-out rewards (kitchen runs show {name.name}); name another data set to evaluate "
+            "on: --dataset NAME"
+        )
     same = [each for each in trained_on if os.path.normpath(each) == os.path.normpath(dataset)]
     chooses = any(argument.partition("=")[0] in _CHOOSING for argument in typed)
     reading = settings.get("reading")
