@@ -50,6 +50,11 @@ def other_base_model(folder: Path, wanted: str) -> str | None:
         return None
     if os.path.isdir(model):
         model = _with_real_path(f"path:{model}")
+    elif model.startswith("path:"):  # without its place: exports look for it beside their folder
+        beside = folder.absolute().parent / model.removeprefix("path:")
+        if not beside.is_dir():
+            return None
+        model = _with_real_path(f"path:{beside}")
     kind, colon, _ = wanted.partition(":")
     if not colon:
         wanted = wanted.partition("@")[0]

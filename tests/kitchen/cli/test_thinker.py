@@ -20,7 +20,7 @@ from kitchen.errors import ConfigError, Interrupted
 from kitchen.runs.store import read_run
 from stages.claims.pipeline import ClaimPipeline
 from stages.claims.setup import set_up_data
-from stages.claims.written_files import exported_run
+from stages.claims.written_files import exported_run, other_base_model
 from tests.support.claims import CLAIMS, CORPUS
 from tests.support.commands import in_folder, output
 from tests.support.hub_server import HubServer
@@ -358,6 +358,18 @@ def test_an_evaluation_refuses_weights_of_another_model(
         prepared("eval")
     change(PIPELINE_FILE, "base_model: tiny", f"base_model: {wanted}")
     assert settings(prepared("eval"))["weights"] == f"path:{folder}/checkpoints/claims"
+
+
+def test_a_base_model_beside_the_export_is_compared(tmp_path: Path) -> None:
+    for name in ("small", "other", "lora"):
+        (tmp_path / name).mkdir()
+    named = {"base_model_name_or_path": "path:small"}
+    (tmp_path / "lora/adapter_config.json").write_text(json.dumps(named))
+    assert other_base_model(tmp_path / "lora", f"path:{tmp_path / 'small'}") is None
+    wrong = other_base_model(tmp_path / "lora", f"path:{tmp_path / 'other'}")
+    assert wrong == f"path:{tmp_path / 'small'}"
+    (tmp_path / "small").rmdir()
+    assert other_base_model(tmp_path / "lora", f"path:{tmp_path / 'other'}") is None
 
 
 def test_an_evaluation_uses_the_device_of_the_training(folder: Path) -> None:
