@@ -13,6 +13,7 @@ from kitchen.artifacts.weights import (
     find_weights,
     naming_damaged,
     parse_typed_name,
+    resolve_model,
 )
 from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice, open_blobs
 from kitchen.config.adapters import Kitchen, adapter_class
@@ -124,7 +125,8 @@ def resolve_weights(
     Weights of a run are opened with the run's own adapters, except where others were chosen.
     """
     blobs = open_blobs(adapter_choice)
-    name = parse_typed_name(typed, blobs)
+    typed_name = parse_typed_name(typed, blobs)
+    name = resolve_model(typed_name, blobs)
     if name.kind != "run":
         return name, adapter_choice
     order = read_order(blobs, name.name)
@@ -146,7 +148,7 @@ def resolve_weights(
     }
     settings = _not_typed(used, adapter_choice)
     check_trusted_settings(name.name, settings, trust=adapter_choice.trust)
-    return name, replace(
+    return typed_name, replace(
         adapter_choice,
         names={**adapter_choice.names, **recorded},
         settings=(*_as_typed(settings), *adapter_choice.settings),

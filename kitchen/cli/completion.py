@@ -33,6 +33,15 @@ def runs(context: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
+def models(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the matching registered models in a local folder."""
+    from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER
+
+    folder = Path(context.params.get("runs") or DEFAULT_RUNS_FOLDER) / "_models"
+    names = [model.name for model in folder.glob("*") if (model / "versions").is_dir()]
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
 def adapters(port: str) -> Callable[[str], list[str]]:
     """Return a function that completes the adapters of a port."""
 

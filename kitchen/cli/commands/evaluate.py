@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kitchen.artifacts.open import missing_run_hint, rendering_settings, resolve_weights
-from kitchen.artifacts.weights import WeightsName
+from kitchen.artifacts.weights import WeightsName, resolve_model
 from kitchen.cli.commands.held_out_rows import held_out_of_run
 from kitchen.cli.commands.run import OutputOptions, run
 from kitchen.cli.console import console
@@ -33,13 +33,14 @@ def evaluate(
     By default, the rows are those that the run held out, rendered as in training.
     """
     name, adapters = resolve_weights(weights, adapters, ("training", "hub", "datasets"))
-    rows = held_out_of_run(name, dataset, settings, adapters)
+    source = resolve_model(name, open_blobs(adapters))
+    rows = held_out_of_run(source, dataset, settings, adapters)
     dataset_setting = f"dataset={yaml_value(rows.dataset)}"
     arguments = (*settings, f"weights={yaml_value(str(name))}", dataset_setting)
     if rows.settings:
         note = " ".join([f"the rows that {name} held out: {dataset_setting}", *rows.as_typed()])
         console(to_stderr=True).print(note, soft_wrap=True)
-    implied = (*_rendering(name, adapters), *from_mapping(rows.settings, str(name)))
+    implied = (*_rendering(source, adapters), *from_mapping(rows.settings, str(name)))
     code = run(RunRequest(RECIPE, arguments, (), adapters, implied=implied), output)
     if code == BackendError.exit_code:
         hint = missing_run_hint(name, adapters, open_blobs(adapters))
