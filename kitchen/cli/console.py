@@ -273,6 +273,7 @@ class ConsoleObserver(WorkObserver):
         self._work = WorkLines(out, None, None)
         self._activity = ""  # of the stage outside loops that started last; empty inside a loop
         self._detail = ""  # beside the bar of a loop
+        self._room = out.width  # characters for it
 
     def run_started(self, run: str, step: Step) -> None:
         self._print(f"run {run}")
@@ -297,7 +298,9 @@ class ConsoleObserver(WorkObserver):
         if not loops:
             self._bar.reset(self._task, total=None, description=self._activity, detail="")
         elif loops[-1].loop not in self._loops:  # no step has published metrics yet
-            self._bar.update(self._task, description=self._head(loops), detail="")
+            head = self._head(loops)
+            self._room = self._out.width - len(head) - _bar_room(self._out)
+            self._bar.update(self._task, description=head, detail="")
 
     def work_reported(self, work: Work) -> None:
         if work.activity or self._activity:
@@ -305,7 +308,7 @@ class ConsoleObserver(WorkObserver):
         elif self._bar is not None and self._task is not None:
             count = "" if work.is_over else work.count()
             detail = "  ".join(filter(None, [count, self._detail]))
-            self._bar.update(self._task, detail=detail)
+            self._bar.update(self._task, detail=_cut(detail, self._room))
 
     def stage_done(self, event: StageDone) -> None:
         if not (event.published or self._lines) and event.seconds < _SLOW:
@@ -365,7 +368,8 @@ class ConsoleObserver(WorkObserver):
         if self._bar is not None and self._task is not None:
             shown = self._ordered(line.metrics, most=len(self._headline) or 1)
             head = self._head(line.loops)
-            self._detail = loop.detail(shown, self._out.width - len(head) - _bar_room(self._out))
+            self._room = self._out.width - len(head) - _bar_room(self._out)
+            self._detail = _cut(loop.detail(shown, self._room), self._room)
             self._bar.update(
                 self._task,
                 total=None if progress.done is None else 1.0,
@@ -492,6 +496,10 @@ def _bar(out: Console) -> Bar:
         transient=True,
         refresh_per_second=5,
     )
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: max(room - 1, 0)]}…"
 
 
 def _bar_room(out: Console) -> int:
