@@ -25,6 +25,7 @@ from stages.evaluate import (
     BestConfig,
     EarlyStopping,
     EvalConfig,
+    HeldOutStage,
     MonitorConfig,
     TrackBestExport,
     export_or_stop,
@@ -155,9 +156,10 @@ class RolloutRecipe(TrainingRecipe):
         """The types of which sampling may read an earlier value."""
         return (TrainingSession,) if self.policy_lag else ()
 
-    def evaluated(self, measure: Stage) -> Step:
+    def evaluated(self, measure: HeldOutStage) -> Step:
         """The steps of an evaluation during training, whose result is waited for at once."""
-        track = TrackBestExport(self.keep, self.best)
+        self.best.check(measure.measures)
+        track = TrackBestExport(self.keep, self.best, loss=None)
         return every(self.eval_every)(measure, *self.export_or_stop, track)
 
     @property

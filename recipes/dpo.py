@@ -54,7 +54,7 @@ class Dpo(EpochRecipe):
                     every(self.eval_every)(evaluate.MeasureHeldOut(loss), *self.export_or_stop),
                     *evaluate.monitor_held_out(self.monitor, self.evaluation, self.rendering),
                     train.ReportStep(),
-                    every(self.eval_every)(evaluate.TrackBestExport(self.keep, self.best)),
+                    every(self.eval_every)(evaluate.TrackBestExport(self.keep, self.best, loss)),
                 )
             ),
             train.SaveFinal(),

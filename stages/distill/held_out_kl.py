@@ -7,21 +7,21 @@ from contextlib import closing
 import numpy as np
 
 from kitchen.ports import Future, Sampler, Tokenizer, TrainingSession, start
-from kitchen.stage import Stage
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut
 from stages.distill.teachers import TeacherNames, Teachers
 from stages.evaluate.kl import MeasureKL, measure_kl
-from stages.evaluate.selection import HeldOutMeasures
+from stages.evaluate.selection import HeldOutMeasures, HeldOutStage
 
 
-class MeasureTeacherKL(Stage):
+class MeasureTeacherKL(HeldOutStage):
     """Submit held-out prompts for KL(student || teacher), without waiting.
 
     The estimate is that of `MeasureKL`, with the same random numbers each time. With several
     teachers, it is also measured for each data set, and the mean over data sets is the total.
     """
 
+    measures = ("kl", "kl_per_token", "kl/", "kl_per_token/")
     names: TeacherNames
     render: RenderDataset
     max_tokens: int  # per answer

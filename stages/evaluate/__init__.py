@@ -30,7 +30,7 @@ from stages.evaluate.exports import (
 from stages.evaluate.kl import MeasureKL, MeasureKLBefore
 from stages.evaluate.monitor import MonitorConfig, MonitorHeldOut, monitor_held_out
 from stages.evaluate.reference import IdentifyWeights, OpenReference, Reference
-from stages.evaluate.selection import BestConfig, HeldOutMeasures
+from stages.evaluate.selection import BestConfig, HeldOutMeasures, HeldOutStage
 from stages.evaluate.targets import TargetResult, Targets
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "ExportedWeights",
     "HeldOutData",
     "HeldOutMeasures",
+    "HeldOutStage",
     "IdentifyWeights",
     "LoadHeldOut",
     "MeasureHeldOut",

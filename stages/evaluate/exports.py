@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kitchen.ports import CheckpointStore, Future, TrainingSession, start
 from kitchen.progress import Progress
 from kitchen.stage import Stage
-from kitchen.types import Checkpoint, Metrics, RunId
+from kitchen.types import Checkpoint, Loss, Metrics, RunId
 from stages.evaluate.selection import BestConfig, HeldOutMeasures
 from stages.train.session import retype_checkpoint
 
@@ -53,6 +53,13 @@ class TrackBestExport(Stage):
 
     last: int  # number of latest exports to keep
     config: BestConfig = BestConfig()
+    # the loss of the evaluations; its attribute `measures` names what they measure, if it is known
+    loss: str | Loss | None = "cross_entropy"
+
+    def __post_init__(self) -> None:
+        measures = ("loss",) if isinstance(self.loss, str) else getattr(self.loss, "measures", ())
+        if measures:
+            self.config.check(measures)
 
     def run(
         self,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kitchen.errors import ConfigError, did_you_mean
+from kitchen.stage import Stage
 
 PREFIX = "held_out_"  # of the metrics of evaluations during training
 # words in the names of metrics of which lower values are better
@@ -22,6 +24,13 @@ class HeldOutMeasures:
     def published(self) -> dict[str, float]:
         """Return the measures by the names under which they are published."""
         return {f"{PREFIX}{name}": value for name, value in self.metrics.items()}
+
+
+class HeldOutStage(Stage):
+    """Base class of stages that return Future[HeldOutMeasures]."""
+
+    # names of the measures; one that ends in `/` stands for all names that begin with it
+    measures: ClassVar[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -41,12 +50,22 @@ class BestConfig:
             return self.greater_is_better
         return not _LOWER_IS_BETTER & set(re.split(r"[^a-z]+", self.metric.lower()))
 
+    def check(self, measures: Sequence[str]) -> None:
+        """Raise ConfigError unless the metric is among the measures, or begins with one in `/`."""
+        known = [f"{PREFIX}{name}" for name in measures]
+        begins = any(name.endswith("/") and self.metric.startswith(name) for name in known)
+        if not begins and self.metric not in known:
+            raise ConfigError(
+                f"best.metric={self.metric!r} is not measured by the evaluations during training; "
+                f"{did_you_mean(self.metric, known)}"
+            )
+
     def value(self, measures: HeldOutMeasures) -> float:
         """Return the value of the metric; raises ConfigError if it was not measured."""
         published = measures.published()
         if self.metric not in published:
             raise ConfigError(
-                f"best.metric={self.metric} is not measured by the evaluations during training; "
+                f"best.metric={self.metric!r} is not measured by the evaluations during training; "
                 f"{did_you_mean(self.metric, published)}"
             )
         return published[self.metric]

@@ -9,23 +9,23 @@ from itertools import chain
 import numpy as np
 
 from kitchen.ports import Future, Sampler, Tokenizer, TrainingSession, start
-from kitchen.stage import Stage
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
-from stages.evaluate.selection import HeldOutMeasures
+from stages.evaluate.selection import HeldOutMeasures, HeldOutStage
 from stages.judge.judge import Judge
 from stages.judge.judge_rewards import prefers_new
-from stages.rl.held_out_reward import first_problems, reward_measures
+from stages.rl.held_out_reward import MeasureReward, first_problems, reward_measures
 from stages.rl.rollout_eval import PolicyBefore, greedy_rollouts
 from stages.rl.rollouts import RolloutConfig, Rollouts
 from stages.tasks.tasks import Tasks
 
 
-class MeasurePreference(Stage):
+class MeasurePreference(HeldOutStage):
     """Submit held-out answers for the judge's preference for them over the initial ones.
 
     The first `rows` problems of each held-out set are answered greedily, the same ones each time.
     """
 
+    measures = ("preferred", "preferred/", "unread", *MeasureReward.measures)
     config: RolloutConfig
     has_true_rewards: bool = True  # whether to measure the original rewards too
     render: PromptRendering = DEFAULT_RENDERING

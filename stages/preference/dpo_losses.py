@@ -52,6 +52,14 @@ class PairLoss:
     # of simpo: the margin by which beta h should exceed 0; None for half of beta
     target_margin: float | None = None
     group: ClassVar[int] = 2
+    measures: ClassVar[tuple[str, ...]] = (  # names of the metrics
+        "loss",
+        "chosen_nats",
+        "accuracy",
+        "margin",
+        "chosen_reward",
+        "rejected_reward",
+    )
 
     def __post_init__(self) -> None:
         check_name("loss", self.kind, PAIR_LOSSES)

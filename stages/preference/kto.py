@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -472,6 +473,14 @@ class KtoLoss:
     which also have "labels", 1 or -1, alternate with mismatched ones.
     """
 
+    measures: ClassVar[tuple[str, ...]] = (  # names of the metrics
+        "loss",
+        "kl_mismatched",
+        "margin",
+        "accuracy",
+        "good_reward",
+        "bad_reward",
+    )
     beta: float = 0.1
     good_weight: float = 1.0
     bad_weight: float = 1.0

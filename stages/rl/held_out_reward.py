@@ -10,20 +10,20 @@ import numpy as np
 
 from kitchen.errors import DataError
 from kitchen.ports import Future, Sampler, Tokenizer, TrainingSession, start
-from kitchen.stage import Stage
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
-from stages.evaluate.selection import HeldOutMeasures
+from stages.evaluate.selection import HeldOutMeasures, HeldOutStage
 from stages.rl.rollout_eval import greedy_rollouts
 from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts
 from stages.tasks.tasks import Tasks
 
 
-class MeasureReward(Stage):
+class MeasureReward(HeldOutStage):
     """Submit one greedy rollout per held-out problem for its reward, without waiting.
 
     The first `rows` problems of each held-out set are used, the same ones each time.
     """
 
+    measures = ("reward", "reward/", "rewards/", "truncated", "failed")
     config: RolloutConfig
     render: PromptRendering = DEFAULT_RENDERING
     rows: int = 64

@@ -128,8 +128,20 @@ def test_the_best_by_another_metric_is_kept() -> None:
 
 
 def test_an_unknown_metric_names_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match=r"best.metric=held_out_margn.*held_out_margin"):
-        cook("dpo", best={"metric": "held_out_margn"})
+    """Before the run: the recipe cannot be built."""
+    recipe = build_recipe("dpo", "model", "teacher", 1, best={"metric": "held_out_margn"})
+    with pytest.raises(ConfigError, match=r"best.metric='held_out_margn'.*held_out_margin"):
+        recipe.workflow()
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto", "rl", "rlhf_answer", "distillation_teachers"])
+def test_everything_that_is_measured_can_be_selected_by(name: str) -> None:
+    seen, _ = cook(name, 0, eval_every=2)
+    measured = {each for each in seen.metric_names() if each.startswith("held_out_")}
+    assert len(measured) > 1
+    for metric in measured:
+        best = {"metric": metric}
+        build_recipe(name, "model", "teacher", 0, eval_every=2, best=best).workflow()
 
 
 @pytest.mark.parametrize("lag", [0, 2])
