@@ -19,6 +19,7 @@ from adapters import hf
 from adapters.fake.hub import FakeHub
 from adapters.hf.hub import HfHub
 from adapters.local.hub import LocalHub
+from kitchen.backend.work import Work, listening_to_work
 from kitchen.cli import app
 from kitchen.errors import ApiError, BackendError
 from kitchen.ports import ModelInfo
@@ -907,3 +908,12 @@ def test_check_asks_the_hub_for_a_model_only_online(model: Repository) -> None:
     assert "there is no server to ask" in check(
         0, "--online", name="packaged:smollm2-135m-instruct"
     )
+
+
+def test_a_download_is_reported_with_its_size(model: Repository) -> None:
+    reports: list[Work] = []
+    with listening_to_work(reports.append):
+        hub().fetch("owner/tiny")
+        hub().fetch("owner/tiny")  # cached
+    activity = "Downloading owner/tiny (0 MB)"
+    assert reports == [Work(activity=activity), Work(1, 1, activity=activity)]
