@@ -48,7 +48,7 @@ class MaskedTokens:
 
     tokens: Tokens  # (T,)
     trained: Mask  # (T,)
-    endless: int = 0  # trained-on answers that the template does not end with a stop token
+    no_stop_token: int = 0  # trained-on answers that the template does not end with a stop token
     stripped: int = 0  # trained-on answers that lose white space at their ends
     split: bool = False  # a prefix for one turn, because the template rewrites earlier messages
 
@@ -179,7 +179,7 @@ def _masked(
     """Mask the first len(selected) messages; None if a rendered prefix does not start them."""
     tokens = prefixes.tokens(len(selected))
     spans: list[tuple[int, int]] = []
-    endless = stripped = 0
+    no_stop_token = stripped = 0
     for first, after in _runs(conversation, selected):
         is_assistant = conversation.messages[first].role == "assistant"
         through = prefixes.tokens(after)
@@ -191,7 +191,7 @@ def _masked(
             stop = _first_stop(conversation, first, through[len(before) :], tokenizer)
             if stop is None:
                 through = _with_later_stop(conversation, prefixes, after, tokenizer)
-                endless += len(through) == end
+                no_stop_token += len(through) == end
                 end = len(through)
             else:
                 end = len(before) + stop + 1
@@ -202,7 +202,7 @@ def _masked(
         written = tokens[len(before) : end]
         stripped += check_written(conversation, prefixes, (first, after), written, tokenizer)
         spans.append((len(before), end))
-    return MaskedTokens(tokens, _mask(tokens, spans), endless, stripped)
+    return MaskedTokens(tokens, _mask(tokens, spans), no_stop_token, stripped)
 
 
 def _mask(tokens: Tokens, spans: Sequence[tuple[int, int]]) -> Mask:

@@ -74,7 +74,7 @@ class RenderCounts:
     dropped: int = 0
     # rows rendered as one datum per assistant turn, because the template rewrites earlier turns
     split_rows: int = 0
-    endless: int = 0  # trained-on answers that the template does not end with a stop token
+    no_stop_token: int = 0  # trained-on answers that the template does not end with a stop token
     empty_answers: int = 0  # assistant messages without text
     # trained-on answers that lose white space at their ends to the template; reported if there are
     # any
@@ -191,17 +191,17 @@ class RenderDataset(Stage, PromptRendering):
     def _notes(self, rows: TrainRows, data: RenderedDatums) -> list[str]:
         """Return sentences on answers that are not trained on as they should be."""
         counts = data.counts
-        notes = [self._endless(rows, counts)] if counts.endless else []
+        notes = [self._no_stop_token(rows, counts)] if counts.no_stop_token else []
         if counts.stripped_answers:
             notes.append(stripped_note(counts.stripped_answers, data.first_stripped))
         return notes
 
-    def _endless(self, rows: TrainRows, counts: RenderCounts) -> str:
+    def _no_stop_token(self, rows: TrainRows, counts: RenderCounts) -> str:
         answers = sum(sum(trained_messages(row, self.train_on)) for row in rows.conversations)
         return (
-            f"{counts.endless} of {answers} answers end with no stop token, so the model does not "
-            "learn to stop: the chat template writes none after them; end answers in the template "
-            "with a token of eos_token_id in generation_config.json"
+            f"{counts.no_stop_token} of {answers} answers end with no stop token, so the model "
+            "does not learn to stop: the chat template writes none after them; end answers in the "
+            "template with a token of eos_token_id in generation_config.json"
         )
 
 
@@ -404,7 +404,7 @@ def _count(
         truncated=overlong - dropped,
         dropped=dropped,
         split_rows=int(any(sequence.split for sequence in sequences)),
-        endless=sum(sequence.endless for sequence in sequences),
+        no_stop_token=sum(sequence.no_stop_token for sequence in sequences),
         empty_answers=answers.count(""),
         stripped_answers=sum(sequence.stripped for sequence in sequences),
         other_answers=len(conversation.other_answers),

@@ -21,7 +21,7 @@ from kitchen.artifacts.open import (
     open_weights,
 )
 from kitchen.cli.commands.errors import report_error
-from kitchen.cli.console import console
+from kitchen.cli.console import console, print_wrapped
 from kitchen.cli.waits import showing_waits
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.errors import ConfigError, DataError, KitchenError, did_you_mean
@@ -226,4 +226,4 @@ def _run_command(chat: Chat, line: str) -> bool:
 
 def _print_note(text: str) -> None:
     """Print a note that is not part of the answer."""
-    console(to_stderr=True).print(f"({text})", style="dim", soft_wrap=True)
+    print_wrapped(console(to_stderr=True), f"({text})", style="dim")

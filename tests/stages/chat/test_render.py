@@ -221,10 +221,10 @@ def test_first_stop_token_ends_an_answer():
 def test_answers_without_stop_token_are_counted():
     data, metrics = RenderDataset().run(TrainRows((LONG,)), Unending())
     assert shown(only(data.data)) == shown(only(render(LONG, ByteTokenizer())))
-    assert metrics["data/endless"] == 3
+    assert metrics["data/no_stop_token"] == 3
     _, _, counts = RenderDataset().preview(TrainRows((LONG,)), Unending())
     assert counts.rows[-1][-1].startswith("3 of 3 answers end with no stop token")
-    assert RenderDataset().run(TrainRows((LONG,)), ByteTokenizer())[1]["data/endless"] == 0
+    assert RenderDataset().run(TrainRows((LONG,)), ByteTokenizer())[1]["data/no_stop_token"] == 0
 
 
 def test_system_and_user_message_are_masked_together():
@@ -349,7 +349,7 @@ def test_overlong_datums_are_cut_or_dropped_and_counted():
         "data/truncated": 1,
         "data/dropped": 1,
         "data/split_rows": 0,
-        "data/endless": 0,
+        "data/no_stop_token": 0,
         "data/empty_answers": 0,
         "data/lost_tokens": 21,
     }
