@@ -33,7 +33,7 @@ from stages.evaluate import (
 )
 from stages.rl import RolloutConfig, check_batch
 from stages.tasks import GradingConfig, GymSetting, ProblemSources, RewardSetting
-from stages.train import FinalWeights, OptimStep, check_planned, make_schedule
+from stages.train import FinalWeights, OptimStep, ScheduleName, check_planned, make_schedule
 
 
 class TrainingRecipe(Recipe):
@@ -47,7 +47,7 @@ class TrainingRecipe(Recipe):
     learning_rate: PositiveFloat = 1e-4  # peak learning rate, reached at the end of warm-up
     # learning rate schedule after warm-up: linear (decay to 0), cosine or constant; or
     # MODULE:function, called as f(step, steps), which returns a factor of the learning rate
-    schedule: str = "linear"
+    schedule: ScheduleName = "linear"
     warmup_steps: NonNegativeInt = 0  # length of the warm-up, in optimiser steps
     weight_decay: NonNegativeFloat = 0.0  # AdamW's decoupled weight decay
     # maximum norm of the gradient, over all trained weights; 0 for no gradient clipping

@@ -17,7 +17,7 @@ class Rl(RewardedRecipe):
     # centred: reward minus the group's mean (Dr. GRPO); normalised: also divided by the group's
     # standard deviation (GRPO); leave_one_out: reward minus the mean of the others (RLOO); or
     # MODULE:function, called with the rewards of a group
-    advantages: str = "centred"
+    advantages: rl.AdvantageSetting = "centred"
     mask_truncated: bool = False  # whether rollouts with a truncated answer get no gradient
     loss: rl.PolicyLossName = "importance_sampling"  # policy loss
     # options of the loss: clip_low_threshold and clip_high_threshold of ppo and cispo, beta of dro

@@ -21,7 +21,7 @@ from kitchen.cli.options import (
 
 app = typer.Typer()
 models_app = typer.Typer(
-    help="Name weights of runs as versions of a model, and list or show them.",
+    help="Give weights names and versions, and list or show them.",
     epilog=examples(
         "kitchen models",
         "kitchen models add soup run:basil@best --alias champion",

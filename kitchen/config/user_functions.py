@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
 
 from kitchen.config.discovery import recipe_code_error
 from kitchen.config.working_folder import add_cwd_to_path
@@ -16,6 +18,9 @@ from kitchen.errors import (
     did_you_mean,
     exits_as_failures,
 )
+
+# the type of a setting that names a function; what it names is checked when the workflow is built
+FunctionName = Annotated[str, WithJsonSchema({"type": "string", "pattern": ":"})]
 
 
 def import_function(setting: str, name: str) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from stages.rl.dro import Dro, loss_of
 from stages.rl.held_out_reward import MeasureReward
 from stages.rl.policy_gradient import (
     AdvantageName,
+    AdvantageSetting,
     ComputeAdvantages,
     ComputeReferenceLogprobs,
     DiscountFactor,
@@ -29,6 +30,7 @@ from stages.rl.rollouts import (
 
 __all__ = [
     "AdvantageName",
+    "AdvantageSetting",
     "CompareRewards",
     "ComputeAdvantages",
     "ComputeReferenceLogprobs",

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from kitchen.backend.losses import find_loss
 from kitchen.config.user_functions import (
+    FunctionName,
     call_in_run,
     check_positional,
     import_function,
@@ -35,6 +36,7 @@ from stages.train.schedules import PlannedSteps
 PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
 ADVANTAGES = "advantages"  # the setting
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
+AdvantageSetting = AdvantageName | FunctionName
 DiscountFactor = Annotated[float, Field(ge=0, le=1)]
 _MAX_ROLLOUTS = 1_000_000
 _DIVIDED = ("advantages", "weights")

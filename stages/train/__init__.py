@@ -7,6 +7,7 @@ from stages.train.schedules import (
     Cosine,
     Linear,
     Schedule,
+    ScheduleName,
     check_planned,
     make_schedule,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "ReportStep",
     "SaveFinal",
     "Schedule",
+    "ScheduleName",
     "TorchLoss",
     "check_planned",
     "make_schedule",

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from kitchen.config.user_functions import (
+    FunctionName,
     call_in_run,
     check_positional,
     import_function,
@@ -147,6 +148,7 @@ def unreached_peak(schedule: Schedule, steps: int) -> str:
 
 
 SETTING = "schedule"
+ScheduleName = Literal["linear", "cosine", "constant"] | FunctionName
 SCHEDULES: Mapping[str, type[Constant] | type[Linear] | type[Cosine]] = {
     "constant": Constant,
     "linear": Linear,
