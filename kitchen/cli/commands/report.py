@@ -12,6 +12,7 @@ from kitchen.experiments.reports.build import build_report
 from kitchen.experiments.reports.write import find_renderers, write_report
 
 _MOST_NAMES = 3  # in the name of a file
+_LONGEST = 150  # characters of the names in it
 
 
 def report(
@@ -21,7 +22,7 @@ def report(
     renderers = find_renderers(formats)
     checked = list(map(check_run_name, names))
     content = build_report(open_blobs(adapters), checked)
-    stem = "-".join(checked[:_MOST_NAMES]) + "-report"
+    stem = "-".join(checked[:_MOST_NAMES])[:_LONGEST] + "-report"
     paths = write_report(content, renderers, out, stem)
     if json:
         print(as_json({"files": [str(path) for path in paths]}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -62,16 +62,17 @@ def build_report(blobs: BlobStore, names: Sequence[str]) -> Report:
     """Return the report of runs and sweeps, the baseline first; raises ConfigError."""
     if not names:
         raise ConfigError("name a run or a sweep; `kitchen runs` lists the runs")
-    if len(set(names)) < len(names):
-        raise ConfigError("a run is named twice; name each run once")
-    groups = groups_of(blobs, names)
+    groups, left_out = groups_of(blobs, names)
     all_runs = chain.from_iterable(group.runs for group in groups)
     runs = [read_run_record(blobs, run) for run in all_runs]
     if not runs:
-        raise ConfigError(f"{', '.join(names)} has no completed runs to report on")
+        raise ConfigError(
+            f"no point of {' or '.join(names)} has completed: {', '.join(left_out)}; see "
+            f"`kitchen sweep show {names[0]}`"
+        )
     verdict, scores, analysis = _comparison(blobs, groups, runs)
     sections = [
-        Section("Verdict", verdict),
+        Section("Verdict", [*verdict, *_left_out(left_out)]),
         *_sections("Curves", _curves(runs, groups)),
         *_sections("Evaluation", [*scores, *_recorded_tables(runs, _is_evaluation)]),
         *_sections("Statistical analysis", analysis),
@@ -84,7 +85,8 @@ def build_report(blobs: BlobStore, names: Sequence[str]) -> Report:
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     subtitle = f"{count} of {recipes}; written {written} by crucible-kitchen."
-    return _masked(Report(" and ".join(names), subtitle, sections))
+    report: Report = _masked(Report(" and ".join(names), subtitle, sections))
+    return report
 
 
 def _sections(title: str, blocks: Sequence[Block]) -> Sequence[Section]:
@@ -245,6 +247,12 @@ def _states(runs: Sequence[RunRecord]) -> Iterator[Block]:
         yield Paragraph(f"Not completed: {', '.join(others)}.")
 
 
+def _left_out(points: Sequence[str]) -> Iterator[Block]:
+    """Yield a caution for points of sweeps of which the report shows nothing."""
+    if points:
+        yield Paragraph(f"Left out, because they have not completed: {', '.join(points)}.")
+
+
 def _curves(runs: Sequence[RunRecord], groups: Sequence[ReportedGroup]) -> Sequence[Block]:
     by_run: dict[str, str] = {}
     for group in groups if len(groups) > 1 else ():
@@ -357,10 +365,9 @@ def _answer(rows: Mapping[str, Mapping[str, Any]]) -> Answer:
 
 
 def _side(name: str, row: Mapping[str, Any]) -> str:
-    scores = row.get("scores") or {}
-    numbers = [
-        f"{key} {value:.3g}" for key, value in scores.items() if isinstance(value, int | float)
-    ]
+    scores = row.get("scores")
+    items = scores.items() if isinstance(scores, Mapping) else ()
+    numbers = [f"{key} {value:.3g}" for key, value in items if isinstance(value, int | float)]
     return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
@@ -372,7 +379,8 @@ def _prompt(prompt: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _ANSWER_LENGTH else f"{text[:_ANSWER_LENGTH]}..."
+    shown = printable(text)  # before a cut through a secret
+    return shown if len(shown) <= _ANSWER_LENGTH else f"{shown[:_ANSWER_LENGTH]}..."
 
 
 def _settings(runs: Sequence[RunRecord]) -> Sequence[Block]:
@@ -435,32 +443,14 @@ def _cells(values: Mapping[str, Any], columns: Sequence[str]) -> Sequence[str]:
     return [str(values.get(column, "")) for column in columns]
 
 
-def _masked(report: Report) -> Report:
-    """Return the report without secrets in any of its texts."""
-    return Report(
-        printable(report.title),
-        printable(report.subtitle),
-        list(map(_masked_section, report.sections)),
-    )
-
-
-def _masked_section(section: Section) -> Section:
-    return Section(section.title, list(map(_masked_block, section.blocks)))
-
-
-def _masked_block(block: Block) -> Block:
-    match block:
-        case Paragraph(text, strong):
-            return Paragraph(printable(text), strong)
-        case DataTable():
-            rows = [tuple(map(printable, row)) for row in block.rows]
-            return DataTable(printable(block.caption), block.columns, rows, block.folded)
-        case Answers():
-            return Answers(block.caption, list(map(_masked_answer, block.answers)))
-        case _:
-            return block
-
-
-def _masked_answer(answer: Answer) -> Answer:
-    texts = {name: printable(text) for name, text in answer.texts.items()}
-    return Answer(printable(answer.prompt), printable(answer.expected), texts)
+def _masked(value: Any) -> Any:
+    """Return a part of a report without secrets in any of its texts."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {_masked(key): _masked(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_masked, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{key: _masked(item) for key, item in vars(value).items()})
+    return value

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_POINTS = 200  # of a curve that is drawn
 _SIZE = (9.0, 3.2)  # inches
 _MAX_LEGEND = 12  # names
+_LARGEST = 1e100  # value that is drawn: matplotlib fails near the largest float
 _INK = "#010203"  # colour of text and axes, which HTML replaces by that of the page
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -69,7 +70,7 @@ def thinned(points: Sequence[Point], most: int = MAX_POINTS) -> Sequence[Point]:
     parts = []
     for at in range(most):
         part = points[at * len(points) // most : (at + 1) * len(points) // most]
-        mean = math.fsum(value for _, value in part) / len(part)
+        mean = math.fsum(value / len(part) for _, value in part)
         parts.append((part[-1][0], mean))
     return parts
 
@@ -81,6 +82,7 @@ def _draw_axes(axes: Axes, curves: Curves) -> None:
     for name, points in curves.series.items():
         label = labels[name]
         steps, values = zip(*thinned(points), strict=True)
+        values = tuple(max(-_LARGEST, min(value, _LARGEST)) for value in values)
         marker = "o" if len(points) <= 20 else ""
         shown = escape_controls(label) if label in groups else None  # once in the legend
         axes.plot(steps, values, label=shown, marker=marker, ms=3, color=colours[label], lw=1.2)

@@ -35,6 +35,8 @@ _SPECIAL = str.maketrans(
         "`": r"\textasciigrave{}",
         "'": r"\textquotesingle{}",
         "-": "{-}",  # no dashes of several hyphens
+        "[": "{[}",  # after a line break, both belong to its command
+        "*": "{*}",
     }
 )
 _BREAKABLE = re.compile(r"(?<=[/_.,:;=-])(?=\w)")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from kitchen.experiments.ledger import Ledger, sweep_names
+from kitchen.config.yaml import yaml_value
+from kitchen.errors import ConfigError, did_you_mean
+from kitchen.experiments.ledger import Ledger, Point, sweep_names
 from kitchen.ports import BlobStore
-from kitchen.runs.history import Point, series_of
-from kitchen.runs.store import read_journal, read_run, run_summary
+from kitchen.runs.history import Point as CurvePoint
+from kitchen.runs.history import series_of
+from kitchen.runs.store import list_runs, read_journal, read_run, run_exists, run_summary
 from kitchen.types import Table
 
 SEED = "seed"  # the axis along which runs of a group differ
@@ -28,19 +34,20 @@ class RunRecord:
     samples: Sequence[Mapping[str, Any]]
     checkpoints: Sequence[Mapping[str, Any]]
 
-    def series(self, metric: str) -> Sequence[Point]:
+    def series(self, metric: str) -> Sequence[CurvePoint]:
         return series_of(self.metrics, metric)
 
-    def speed(self) -> Sequence[Point]:
+    def speed(self) -> Sequence[CurvePoint]:
         """Return tokens per second by step, where a step follows another one of its attempt."""
-        points: list[Point] = []
+        points: list[CurvePoint] = []
         before = None
         for row in self.metrics:
-            if "tokens" not in row:
+            tokens = row.get("tokens")
+            if not isinstance(tokens, int | float) or not math.isfinite(tokens):
                 continue
             seconds = float(row["seconds"])
             if before is not None and seconds > before:
-                points.append((int(row["step"]) + 1, float(row["tokens"]) / (seconds - before)))
+                points.append((int(row["step"]) + 1, tokens / (seconds - before)))
             before = seconds
         return points
 
@@ -77,27 +84,53 @@ def read_run_record(blobs: BlobStore, name: str) -> RunRecord:
     )
 
 
-def groups_of(blobs: BlobStore, names: Sequence[str]) -> Sequence[ReportedGroup]:
-    """Return the runs of these names by group: a sweep stands for its completed points.
+def groups_of(
+    blobs: BlobStore, names: Sequence[str]
+) -> tuple[Sequence[ReportedGroup], Sequence[str]]:
+    """Return the runs of these names by group, and the points of sweeps that have not completed.
 
-    Points of a sweep that differ in the axis `seed` only are one group.
+    A sweep stands for its completed points; those that differ in the axis `seed` only are one
+    group. Raises ConfigError for an unknown name, or a run that is named twice.
     """
-    sweeps = set(sweep_names(blobs))
+    sweeps = sweep_names(blobs)
     groups: list[ReportedGroup] = []
+    left_out: list[str] = []
     for name in names:
-        groups += (
-            _groups_of_sweep(blobs, name) if name in sweeps else [ReportedGroup(name, (name,))]
-        )
-    return groups
+        if name not in sweeps:
+            _check_run(blobs, name, sweeps)
+            groups.append(ReportedGroup(name, (name,)))
+            continue
+        statuses = Ledger(blobs, name).statuses()
+        done = [status.point for status in statuses if status.state == "completed"]
+        groups += _groups_of_points(done, name, several=len(names) > 1)
+        left_out += [f"{of.point.run} ({of.state})" for of in statuses if of.state != "completed"]
+    _check_different(groups)
+    return groups, left_out
 
 
-def _groups_of_sweep(blobs: BlobStore, name: str) -> Iterator[ReportedGroup]:
+def _check_run(blobs: BlobStore, name: str, sweeps: Sequence[str]) -> None:
+    if not run_exists(blobs, name):
+        known = [*sweeps, *(run.id for run in list_runs(blobs))]
+        raise ConfigError(f"there is no run or sweep {name!r}; {did_you_mean(name, known)}")
+
+
+def _check_different(groups: Sequence[ReportedGroup]) -> None:
+    counts = Counter(chain.from_iterable(group.runs for group in groups))
+    for run, count in counts.items():
+        if count > 1:
+            raise ConfigError(f"run {run!r} is named twice, perhaps as a point of a sweep")
+
+
+def _groups_of_points(
+    points: Sequence[Point], sweep: str, *, several: bool
+) -> Sequence[ReportedGroup]:
+    """Return points by group, named by their values; `several` sweeps need their names, too."""
     groups: dict[str, list[str]] = {}
-    for status in Ledger(blobs, name).statuses():
-        values = {key: value for key, value in status.point.values.items() if key != SEED}
+    for point in points:
+        values = [f"{key} {yaml_value(of)}" for key, of in point.values.items() if key != SEED]
+        group = ", ".join(values) or sweep
+        if several and values:
+            group = f"{sweep}: {group}"
         # "=" separates the name of a group from its runs
-        group = ", ".join(f"{key} {value}" for key, value in values.items()) or name
-        if status.state == "completed":
-            groups.setdefault(group.replace("=", " "), []).append(status.point.run)
-    for group, runs in groups.items():
-        yield ReportedGroup(group, tuple(runs))
+        groups.setdefault(group.replace("=", " "), []).append(point.run)
+    return [ReportedGroup(group, tuple(runs)) for group, runs in groups.items()]

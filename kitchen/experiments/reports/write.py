@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from kitchen.backend.atomic_folder import write_atomically
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.experiments.reports.content import Report
 
@@ -37,10 +38,9 @@ def write_report(
     rendered = [renderer(report, stem) for renderer in renderers]
     paths = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for files in rendered:
             for name, data in files:
-                (folder / name).write_bytes(data)
+                write_atomically(folder / name, data)
             paths.append(folder / files[0][0])
     except OSError as error:
         raise ConfigError(

@@ -16,7 +16,10 @@ import pytest
 from nbclient import NotebookClient
 
 from adapters.fake.blobs import FakeBlobs
+from kitchen.config.order import Order, order_json
 from kitchen.errors import ConfigError
+from kitchen.experiments.ledger import Ledger, Sweep, configuration_digest
+from kitchen.experiments.ledger import Point as LedgerPoint
 from kitchen.experiments.reports.build import build_report
 from kitchen.experiments.reports.content import (
     Answer,
@@ -33,11 +36,13 @@ from kitchen.experiments.reports.latex import files as latex_files
 from kitchen.experiments.reports.markdown import files as markdown_files
 from kitchen.experiments.reports.notebook import files as notebook_files
 from kitchen.experiments.reports.write import find_renderers, write_report
+from kitchen.runs.store import read_run, write_run
 from tests.support.evaluated_runs import scored_rows, write_evaluated_run
 
 # texts with a meaning in HTML, LaTeX, Markdown or a terminal
 ODD = (
-    "</pre><script>alert(1)</script> 100 % _a_ \\b {c} $d$ #e ~f ^g & <i> `h` [x](y) € 中 \x1b[31m"
+    "[*] </pre><script>alert(1)</script> 100 % _a_ \\b {c} $d$ #e ~f ^g & <i> `h` [x](y) € 中 "
+    "\x1b[31m"
 )
 ODD_REPORT = Report(
     f"title {ODD}",
@@ -140,6 +145,69 @@ def test_unknown_and_repeated_names_are_refused() -> None:
         build_report(blobs, [])
 
 
+def write_sweep(blobs: FakeBlobs, states: Sequence[str], text: str = "a=b") -> None:
+    """Write the sweep s over a text and two seeds, whose points have these states."""
+    points = []
+    for at, _ in enumerate(states):
+        values = {"seed": at % 2, "text": text if at > 1 else None}
+        order = Order("recipes.evaluate:Evaluate", values, dict.fromkeys(values, "default"))
+        digest = configuration_digest(order)
+        points.append(LedgerPoint(at + 1, digest, f"s-{at + 1}", values, order))
+    sweep = Sweep("s", "", {}, [point.digest for point in points], "local", 1, 1, "/")
+    Ledger(blobs, "s").create(sweep, points)
+    for point, state in zip(points, states, strict=True):
+        if state != "waiting":
+            rows = scored_rows([0.0, 1.0] * 9, text="x" * 1495 + text, prompt=text, wanted="")
+            write_evaluated_run(blobs, point.run, rows, status=state)
+            record = {**read_run(blobs, point.run), "order": order_json(point.order)}
+            write_run(blobs, point.run, record)
+            write_metrics(blobs, point.run, [{"step": 0, "loss": 2.0}, {"step": 1, "loss": 1.0}])
+
+
+def test_points_that_did_not_complete_are_named() -> None:
+    blobs = FakeBlobs()
+    write_sweep(blobs, ["completed", "failed", "completed", "waiting"])
+    report = build_report(blobs, ["s"])
+    left_out = "Left out, because they have not completed: s-2 (failed), s-4 (waiting)."
+    assert Paragraph(left_out) in section(report, "Verdict").blocks
+    assert strong(report)[0].startswith("Cannot tell whether text a b is better or worse than text")
+    with pytest.raises(ConfigError, match="'s-1' is named twice"):
+        build_report(blobs, ["s", "s-1"])
+    blobs = FakeBlobs()
+    write_sweep(blobs, ["failed", "waiting"])
+    with pytest.raises(ConfigError, match="no point of s has completed"):
+        build_report(blobs, ["s"])
+    with pytest.raises(ConfigError, match="did you mean 's-1' or 's'"):
+        build_report(blobs, ["s1"])
+
+
+def test_a_report_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "sk-12345678-abcdefgh"
+    blobs = FakeBlobs()
+    write_sweep(blobs, ["completed"] * 4, secret)
+    report = build_report(blobs, ["s"])
+    assert secret in str(report)
+    monkeypatch.setenv("SOME_API_KEY", secret)
+    assert "sk-12" not in str(build_report(blobs, ["s"]))
+
+
+def test_odd_values_of_a_record_are_shown() -> None:
+    blobs = FakeBlobs()
+    rows = scored_rows([1.0] * 3, text={"a": 1}, prompt=[1, {"role": "user"}], wanted=["x"])
+    rows[0]["scores"] = ["odd"]
+    write_evaluated_run(blobs, "basil", rows)
+    metrics = [
+        {"step": at, "loss": 1e308, "grad_norm": float("nan"), "tokens": "many", "seconds": at}
+        for at in range(1000)
+    ]
+    write_metrics(blobs, "basil", metrics)
+    report = build_report(blobs, ["basil"])
+    [answers] = section(report, "Answers side by side").blocks
+    assert isinstance(answers, Answers)
+    assert answers.answers[0].texts == {"after training": "{'a': 1}"}
+    assert "<svg" in render(report)
+
+
 class Elements(HTMLParser):
     """The elements and the text of a page."""
 
@@ -188,6 +256,7 @@ def test_latex_has_no_special_characters_of_texts() -> None:
     body = text.decode().partition("\\begin{document}")[2].replace("\\allowbreak{}", "")
     assert "100 \\%" in body
     assert "\\_a\\_" in body
+    assert "{[}{*}]" in body
     assert "\\textbackslash{}b" in body
     assert "€ 中" in body
 
