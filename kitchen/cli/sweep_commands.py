@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Annotated, Any, Optional
 
 import typer
@@ -41,8 +43,15 @@ class _SweepGroup(TyperGroup):
     default_command = START
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        is_command = bool(args) and args[0] in (*self.commands, "--help")
-        return super().parse_args(ctx, args if is_command or not args else [START, *args])
+        is_command = not args or args[0] in (*self.commands, "--help")
+        if not is_command and "--over" not in args and (near := _nearest(args[0], self.commands)):
+            ctx.fail(f"there is no command {args[0]!r}; did you mean {near!r}?")
+        return super().parse_args(ctx, args if is_command else [START, *args])
+
+
+def _nearest(word: str, commands: Iterable[str]) -> str:
+    """Return the command that a word is a misspelling of, or ""."""
+    return next(iter(get_close_matches(word, commands, n=1)), "")
 
 
 app = typer.Typer()

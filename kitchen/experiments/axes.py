@@ -128,7 +128,7 @@ def _split(text: str, values: str) -> Sequence[str]:
     for character in values:
         if quote:
             quote = "" if character == quote else quote
-        elif character in "\"'":
+        elif character in "\"'" and (depth or not parts[-1].strip()):
             quote = character
         elif character in _OPENING:
             depth += 1

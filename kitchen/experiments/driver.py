@@ -33,7 +33,8 @@ class _Deaths:
 class Driver:
     """Runs the points of a sweep until all have completed or failed, or it is asked to stop.
 
-    `on_change` receives the status of a point when its process starts or ends.
+    `on_change` receives the status of a point when its process starts or ends, and `on_stop` is
+    called when the driver begins to stop.
     """
 
     ledger: Ledger
@@ -43,6 +44,7 @@ class Driver:
     adapters: AdapterChoice
     options: WorkerOptions
     on_change: Listener
+    on_stop: Callable[[], object] = bool
     stopping: bool = False
     _signals: int = 0  # requests to stop that the running points have received
     _requests: int = 0  # requests to stop
@@ -137,6 +139,8 @@ class Driver:
         self.on_change(status)
 
     def _stop_jobs(self) -> None:
+        if not self._signals:
+            self.on_stop()
         while self._signals < self._requests:
             self._signals += 1
             for point, job in self._running.values():

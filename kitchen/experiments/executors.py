@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -74,9 +75,14 @@ class CommandTemplate:
                 f"the command of a point; write it as '{COMMAND} srun {PLACEHOLDER}'"
             )
         try:
-            shlex.split(self.template)
+            program = shlex.split(self.template)[0]
         except ValueError as error:
             raise ConfigError(f"--executor '{COMMAND} {self.template}': {error}") from error
+        if PLACEHOLDER not in program and shutil.which(program) is None:
+            raise ConfigError(
+                f"--executor '{COMMAND} {self.template}': there is no program {program} on this "
+                "machine"
+            )
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
         words: list[str] = []

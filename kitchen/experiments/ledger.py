@@ -83,19 +83,24 @@ class Ledger:
 
     def create(self, sweep: Sweep, points: Sequence[Point]) -> None:
         """Write a new sweep, its points first; raises ConfigError if the name is taken."""
+        self.check_new(points)
+        for leftover in self._points():
+            self.blobs.delete(leftover)
+        for point in points:
+            self.write_point(point)
+        self.blobs.write(f"{self.name}/sweep.json", seal(json.dumps(asdict(sweep))))
+
+    def check_new(self, points: Sequence[Point]) -> None:
+        """Raise ConfigError if the name of the sweep, or of one of its runs, is not free."""
         if self.blobs.read(f"{self.name}/sweep.json") is not None:
             raise ConfigError(
                 f"there is a sweep {self.name!r} already: continue it with "
                 f"`kitchen sweep resume {self.name}`, or choose another --name"
             )
-        for leftover in self.blobs.list(f"{self.name}/points/"):  # of one killed while it wrote
-            self.blobs.delete(leftover)
-        check_new_run_name(self.blobs, self.name)
+        if not self._points():  # those of a sweep that was killed while it wrote are replaced
+            check_new_run_name(self.blobs, self.name)
         for point in points:
             check_new_run_name(self.blobs, point.run)
-        for point in points:
-            self.write_point(point)
-        self.blobs.write(f"{self.name}/sweep.json", seal(json.dumps(asdict(sweep))))
 
     def sweep(self) -> Sweep:
         """Read the plan; raises ConfigError if there is no such sweep or it is damaged."""
@@ -129,7 +134,10 @@ class Ledger:
             if in_use(self.blobs, point.run):
                 return PointStatus(point, "running")
             return PointStatus(point, "failed" if point.failure else "waiting", point.failure)
-        summary = run_summary(self.blobs, point.run)
+        try:
+            summary = run_summary(self.blobs, point.run)
+        except ConfigError as error:  # the other points can still be shown and run
+            return PointStatus(point, "failed", str(error))
         self._check_is_of(point)
         state: State = "stopped"
         if in_use(self.blobs, point.run):
@@ -152,6 +160,10 @@ class Ledger:
                 f"run {point.run!r} has other settings than point {point.number} of the sweep "
                 f"{self.name!r}, so it is not that point; rename or move its folder"
             )
+
+    def _points(self) -> Sequence[str]:
+        """Return the names of the blobs of points."""
+        return self.blobs.list(f"{self.name}/points/")
 
     def _content(self, file: str, data: bytes) -> dict[str, Any]:
         try:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.order import Order
 from kitchen.config.request import Problems, RunRequest, resolve_request
+from kitchen.config.sources import from_arguments
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.experiments.axes import Axis, grid, random_points, values_of
 from kitchen.experiments.driver import default_threads
 from kitchen.experiments.executors import find_executor
 from kitchen.experiments.ledger import Point, Sweep, configuration_digest
 from kitchen.ports.blobs import BlobStore
+from kitchen.secrets import mask
 
 _SHOWN_PROBLEMS = 20
 
@@ -66,6 +68,7 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
         raise Problems(list(problems.values())[:_SHOWN_PROBLEMS])
     _check_store(store)
     _check_different(points)
+    _check_no_secrets(points)
     return PlannedSweep(_sweep(request, name, points, headline), points, store)
 
 
@@ -84,14 +87,15 @@ def _combinations(request: SweepRequest) -> Sequence[Sequence[str]]:
 def _sweep(
     request: SweepRequest, name: str, points: Sequence[Point], headline: Sequence[str]
 ) -> Sweep:
+    jobs = min(request.jobs, len(points))
     return Sweep(
         name=name,
         recipe=points[0].order.recipe,
         axes={axis.key: axis.parsed() for axis in request.axes},
         points=[point.digest for point in points],
         executor=request.executor,
-        jobs=request.jobs,
-        threads=default_threads(request.jobs),
+        jobs=jobs,
+        threads=default_threads(jobs),
         folder=os.getcwd(),
         headline=tuple(headline),
     )
@@ -101,10 +105,15 @@ def _check_axes(request: SweepRequest) -> None:
     """Raise ConfigError for a sweep without axes, or an axis whose setting is also fixed."""
     if not request.axes:
         raise ConfigError("a sweep needs an axis, such as --over learning_rate=1e-4,2e-4")
-    fixed = {setting.partition("=")[0].strip() for setting in request.run.settings}
+    fixed = _keys(request.run.settings)
     for axis in request.axes:
-        if axis.key in fixed:
-            raise ConfigError(f"{axis.key} is both a setting and an axis (--over); remove one")
+        for key in sorted(_keys(axis.settings()) & fixed):
+            raise ConfigError(f"{key} is both a setting and an axis (--over); remove one")
+
+
+def _keys(settings: Sequence[str]) -> set[str]:
+    """Return the dotted keys that settings `key=value` set."""
+    return {".".join(entry.keys) for entry in from_arguments(settings)}
 
 
 def _check_store(blobs: BlobStore) -> None:
@@ -114,6 +123,20 @@ def _check_store(blobs: BlobStore) -> None:
             "the points of a sweep are processes, which cannot read a store in the memory of this "
             "one; leave out --blobs, or choose one with a folder or URL"
         )
+
+
+def _check_no_secrets(points: Sequence[Point]) -> None:
+    """Raise ConfigError if a setting of a point is a secret, which the ledger would hold."""
+    for point in points:
+        for port, values in {"": point.order.settings, **point.order.adapter_settings}.items():
+            for key, value in values.items():
+                if mask(str(value)) != str(value):
+                    name = f"{port}.{key}" if port else key
+                    raise ConfigError(
+                        f"point {point.number} has a secret in {name}, and the ledger of a sweep "
+                        "holds none; pass the secret in an environment variable that the adapter "
+                        "reads"
+                    )
 
 
 def _check_different(points: Sequence[Point]) -> None:

@@ -35,12 +35,13 @@ def start(request: SweepRequest, name: str | None, *, dry_run: bool, json: bool)
     out = console(to_stderr=json)
     planned = plan_sweep(request, name or new_run_id(request.run.recipe))
     sweep = planned.sweep
+    ledger = Ledger(planned.blobs, sweep.name)
+    ledger.check_new(planned.points)
     if dry_run:
         statuses = [PointStatus(point, "waiting") for point in planned.points]
         _print_points(out, sweep, statuses, json=json)
         print_wrapped(out, f"no problems in {len(statuses):,} points; nothing was run")
         return 0
-    ledger = Ledger(planned.blobs, sweep.name)
     with lease(ledger.blobs, sweep.name):
         ledger.create(sweep, planned.points)
     adapters = store_of(planned.points[0].order)
@@ -86,7 +87,7 @@ def stop(name: str, adapters: AdapterChoice) -> int:
     if not has_driver and not running:
         text = f"sweep {name} is not running"
     else:
-        text = f"sweep {name}: {running} running points save their progress and stop"
+        text = f"sweep {name} saves the progress of its running points and stops"
     print_wrapped(console(), text)
     return 0
 
@@ -112,7 +113,16 @@ def _drive(
     )
     report = _Report(out, sweep, len(points))
     executor = find_executor(sweep.executor)
-    driver = Driver(ledger, executor, sweep.jobs, sweep.threads, adapters, options, report.changed)
+    driver = Driver(
+        ledger,
+        executor,
+        sweep.jobs,
+        sweep.threads,
+        adapters,
+        options,
+        report.changed,
+        report.stopping,
+    )
     with handling_signals(driver.stop):  # the second Ctrl-C ends the points without saving
         statuses = driver.run(retry_failed=retry_failed)
     out.print()
@@ -128,6 +138,10 @@ class _Report:
         self._headline = sweep.headline
         self._count = count
         self._started: set[str] = set()
+
+    def stopping(self) -> None:
+        text = "stopping after running points have saved their progress; Ctrl-C again stops at once"
+        print_wrapped(self._out, text)
 
     def changed(self, status: PointStatus) -> None:
         point = status.point

@@ -49,7 +49,9 @@ def test_a_sweep_runs_every_combination(here: Path) -> None:
     assert "kitchen sweep resume lr" in output(2, "sweep", *SMALL, *AXES, "--name", "lr")
 
 
-def test_every_point_is_checked_before_the_first_runs(here: Path) -> None:
+def test_every_point_is_checked_before_the_first_runs(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = output(2, "sweep", *SMALL, "--over", "epochs=1,0,-1", "--over", "sed=1,2")
     assert "epochs=0" in shown
     assert "epochs=-1" in shown
@@ -60,6 +62,16 @@ def test_every_point_is_checked_before_the_first_runs(here: Path) -> None:
     )
     assert "needs an axis" in output(2, "sweep", *SMALL)
     assert "memory" in output(2, "sweep", *SMALL, *AXES, "--blobs", "fake")
+    assert "did you mean 'show'" in output(2, "sweep", "shw", "lr")
+    assert "reading.limit is both" in output(
+        2, "sweep", *SMALL, "reading={limit: 9}", "--over", "reading.limit=5,6"
+    )
+    assert "cannot be the name" in output(2, "sweep", *SMALL, *AXES, "--name", "a/b", "--dry-run")
+    with monkeypatch.context() as changed:
+        changed.setenv("SOME_TOKEN", "hf_12345678")
+        text = output(2, "sweep", *SMALL, *AXES, "model=hf_12345678")
+        assert "has a secret in model" in text
+        assert "hf_12345678" not in text
     assert "nothing was run" in output(0, "sweep", *SMALL, *AXES, "--dry-run")
     assert not (here / "runs").exists()
 

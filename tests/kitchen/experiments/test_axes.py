@@ -16,6 +16,7 @@ from kitchen.experiments.axes import grid, parse_axes, parse_axis, random_points
         ("seed=-1..1,7", ["-1", "0", "1", "7"]),
         ("reward=[a, m:f],exact", ["[a, m:f]", "exact"]),
         ("""text="a, b",c""", ['"a, b"', "c"]),
+        ("text=it's,that's", ["it's", "that's"]),
         ("path=a..b,1.5..2", ["a..b", "1.5..2"]),
     ],
 )

@@ -184,6 +184,22 @@ def test_the_run_of_a_point_has_its_settings() -> None:
         of.statuses()
 
 
+def test_a_damaged_record_fails_its_point_alone() -> None:
+    of = ledger()
+
+    def complete(point: Point) -> int:
+        record(of, point, "completed")
+        if point.number == 2:
+            data = of.blobs.read(f"{point.run}/run.json") or b""
+            of.blobs.write(f"{point.run}/run.json", data.replace(b"0.5", b"0.6"))
+        return 0
+
+    executor, statuses = drive(of, complete)
+    assert executor.started == [1, 2, 3]
+    assert [status.state for status in statuses] == ["completed", "failed", "completed"]
+    assert "run.json is damaged" in statuses[1].reason
+
+
 def test_a_damaged_ledger_is_named() -> None:
     of = ledger()
     name = f"lr/points/{of.points()[0].digest}.json"
@@ -200,6 +216,7 @@ def test_a_damaged_ledger_is_named() -> None:
     [
         ("loca", "did you mean 'local'"),
         ("command: srun", "has no {command}"),
+        ("command: no-such-program {command}", "there is no program no-such-program"),
         ("command: 'srun {command}", "No closing quotation"),
     ],
 )
