@@ -109,7 +109,7 @@ def alias(
     blobs: Blobs = None,
     debug: Debug = False,
 ) -> None:
-    """Let an alias stand for a version of a model; it may have stood for another before."""
+    """Let an alias stand for a version, in place of any before."""
     from kitchen.cli.commands.models import alias_model
 
     exit_with(lambda: alias_model(version, alias, adapter_choice(runs, blobs)), debug=debug)
@@ -125,7 +125,7 @@ def show(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show a version of a model: its run, what it was trained from, and its evaluation."""
+    """Show a version of a model, its lineage and its evaluation."""
     from kitchen.cli.commands.models import show_model
 
     exit_with(lambda: show_model(version, adapter_choice(runs, blobs), json=json), debug=debug)

@@ -218,8 +218,12 @@ def _print_curves(out: Console, completed: _Run) -> None:
     blobs = completed.kitchen.blobs
     if blobs is None:
         return
-    rows = read_journal(blobs, completed.name, "metrics")
-    best_by = BestBy.of_record(read_run(blobs, completed.name))
+    try:
+        rows = read_journal(blobs, completed.name, "metrics")
+        best_by = BestBy.of_record(read_run(blobs, completed.name))
+    except KitchenError as error:  # the run is complete nevertheless
+        print_wrapped(out, f"its curves are not shown: {error}")
+        return
     names = dict.fromkeys((*completed.recipe.headline, best_by.metric))
     lines = list(curve_lines(rows, list(names), best_by, encoding=out.encoding))
     note = overfitting_note(rows, completed.name, best_by)
