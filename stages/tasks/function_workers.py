@@ -197,19 +197,23 @@ class _FunctionWorker:
     def _print(self) -> None:
         """Print the process's output, line by line, where this process prints."""
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            text = line.decode(errors="replace")
-            self._last_words = (self._last_words + text)[-_LAST_WORDS:]
-            sys.stderr.write(text)
-            sys.stderr.flush()
+        with self._process.stderr as output:
+            for line in output:
+                text = line.decode(errors="replace")
+                self._last_words = (self._last_words + text)[-_LAST_WORDS:]
+                sys.stderr.write(text)
+                sys.stderr.flush()
 
     def close(self) -> None:
         end_process(self._process)
         self._thread.shutdown()  # the process that it waits for has ended
+        # its output does not end while a program that it left behind, a server for example, has it
         self._printer.join(1.0)
-        # closes the pipes, even with an unread request in one of them
-        with suppress(OSError), self._process:
-            pass
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(OSError):  # with an unread request in it
+                pipe.close()
+        self._process.wait()
 
 
 def _result(reply: Mapping[str, Any]) -> Any:

@@ -38,12 +38,15 @@ def serve() -> None:
     waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests, waiting), daemon=True).start()
     functions: Functions = {}
+    process = os.getpid()
     while True:
         request = waiting.get()
         _end_with_caller(requests, True)
         reply = _reply(request, functions)
         sys.stdout.flush()
         sys.stderr.flush()
+        if os.getpid() != process:  # a child that the function forked; it has no reply to give
+            os._exit(0)
         _end_with_caller(requests, False)
         replies.write(reply)
         replies.flush()

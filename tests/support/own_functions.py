@@ -119,3 +119,14 @@ def nothing(rewards: Any) -> None:
 
 def unknown_key(rewards: Any) -> float:
     return {0: 1.0}[len(rewards)]
+
+
+def forks(answer: str) -> float:
+    """Leave a child behind that returns, too."""
+    return 1.0 if os.fork() else -1.0
+
+
+def leaves_a_server(answer: str) -> float:
+    """Leave a program behind that has standard error open, and is in another process group."""
+    subprocess.Popen(["sleep", "20"], start_new_session=True)
+    return 1.0

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -71,6 +72,15 @@ def test_fast_calls_share_a_worker(pool: FunctionPool) -> None:
 
     first, second = asyncio.run(both())
     assert first == second == call(pool, "process_id", "soup") != os.getpid()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="not on this system")
+def test_processes_that_a_function_leaves_behind() -> None:
+    with closing(FunctionPool()) as pool:
+        assert [call(pool, "forks", answer) for answer in "abc"] == [1.0, 1.0, 1.0]
+        assert call(pool, "leaves_a_server", "soup") == 1.0
+        began = monotonic()
+    assert monotonic() - began < 10
 
 
 def test_error_names_the_line_of_the_function(pool: FunctionPool) -> None:
