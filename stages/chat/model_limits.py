@@ -21,7 +21,8 @@ def check_sequence(tokens: Tokens, tokenizer: Tokenizer, overlong: Overlong, whe
     if context is not None and len(tokens) > context and overlong in ("error", "split"):
         raise DataError(
             f"{where}: {len(tokens)} tokens are more than the model's context of {context}; "
-            "shorten the row, or set rendering.overlong to 'truncate' or 'drop'"
+            "shorten the row, or set rendering.overlong to 'truncate' or 'drop' (or to 'split', "
+            "for rows of plain text)"
         )
 
 

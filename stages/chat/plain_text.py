@@ -41,11 +41,13 @@ def parse_row(row: Row, where: str) -> Conversation:
     A row that is a conversation, and has it once more as text, is the conversation. Raises
     DataError for a row whose text has another content than its conversation.
     """
-    if row.get(COLUMN) is None:
+    if COLUMN not in row:
         return parse_conversation(row, where)
     others = [name for name in _CONVERSATION_COLUMNS if is_filled(row, name)]
     if not others:
         return _parse_text_row(row, where)
+    if row[COLUMN] is None:
+        return parse_conversation(row, where)
     if not _has_conversation(row):
         raise DataError(
             f"{where}: the row has 'text', which is trained on as it is, beside {others[0]!r}, "

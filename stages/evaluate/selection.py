@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,12 @@ class BestConfig:
         return published[self.metric]
 
     def gain(self, value: float, best: float | None) -> float:
-        """Return by how much a value is better than the best one so far; infinity for the first."""
+        """Return by how much a value is better than the best one so far; infinity for the first.
+
+        NaN, such as the loss of a run that diverged, is worse than all numbers.
+        """
+        if math.isnan(value):
+            return -math.inf
         if best is None:
-            return float("inf")
+            return math.inf
         return value - best if self.maximised else best - value

@@ -43,8 +43,9 @@ from stages.chat.token_table import MarkedTokens, token_table
 from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.step_results import open_env, reset_env, step_env
+from stages.tasks.subprocesses import WorkerEnded
 from stages.tasks.tasks import PlannedTasks, TaskBatch, place_of, question_tokens
-from stages.tasks.time_limit import TimeLimit
+from stages.tasks.time_limit import TimeLimit, TookTooLong
 
 T = TypeVar("T")
 
@@ -274,8 +275,9 @@ class RolloutRunner:
         """
         repeated = list(chain.from_iterable(repeat(task, group) for task in tasks))
         states = list(map(_RolloutState, repeated, spawn_seeds(seed, len(repeated))))
-        await self._play(states, _groups(states, group))
-        for attempt in range(1, self.config.retries + 1):
+        retries = self.config.retries
+        await self._play(states, _groups(states, group), () if retries else states)
+        for attempt in range(1, retries + 1):
             failed = [at for at, state in enumerate(states) if state.error]
             if not failed:
                 break
@@ -283,20 +285,31 @@ class RolloutRunner:
             seeds = spawn_seeds([*seed, attempt], len(states))
             for at in failed:
                 states[at] = states[at].again(seeds[at])
-            await self._play([states[at] for at in failed], _groups(states, group))
+            again = [states[at] for at in failed]
+            await self._play(again, _groups(states, group), states if attempt == retries else ())
         self._check_failures(states)
         rollouts = [state.rollout() for state in states]
         return Rollouts(tuple(map(tuple, _groups(rollouts, group))))
 
     async def _play(
-        self, states: Sequence[_RolloutState], groups: Sequence[Sequence[_RolloutState]]
+        self,
+        states: Sequence[_RolloutState],
+        groups: Sequence[Sequence[_RolloutState]],
+        judged: Sequence[_RolloutState],
     ) -> None:
-        """Play rollouts from their first messages to their end."""
-        await asyncio.gather(*(self._call(state, state.reset) for state in states))
+        """Play rollouts from their first messages to their end.
+
+        It ends early if too many of the rollouts `judged` hang, each of which takes its whole time.
+        """
+        await asyncio.gather(*(self._call(state, state.reset, judged) for state in states))
+        if self._is_hopeless(judged):
+            return
         for rollouts_of_task in groups:
             _check_same_prompt(rollouts_of_task)
         for turn in range(self.config.max_turns):
-            await self._turn([state for state in states if not state.done], turn)
+            if self._is_hopeless(judged):
+                return
+            await self._turn([state for state in states if not state.done], turn, judged)
 
     def _check_failures(self, states: Sequence[_RolloutState]) -> None:
         """Raise RunFailed if too many rollouts failed, or if no environment gave any reward."""
@@ -314,7 +327,14 @@ class RolloutRunner:
                 "is also what a function without `return` returns"
             )
 
-    async def _turn(self, states: Sequence[_RolloutState], turn: int) -> None:
+    def _is_hopeless(self, states: Sequence[_RolloutState]) -> bool:
+        """Return whether more rollouts than may fail have already taken long to fail."""
+        slow = sum(isinstance(state.cause, TookTooLong | WorkerEnded) for state in states)
+        return slow > self.config.max_failed * len(states)
+
+    async def _turn(
+        self, states: Sequence[_RolloutState], turn: int, judged: Sequence[_RolloutState]
+    ) -> None:
         """Sample one answer for each rollout, then step all environments."""
         prompts = [(state, self._prompt(state)) for state in states]
         readable = [(state, prompt) for state, prompt in prompts if prompt is not None]
@@ -326,7 +346,7 @@ class RolloutRunner:
             if answer is not None:
                 state.add_answer(prompt, answer, self.tokenizer.decode(answer.tokens))
                 answered.append(state)
-        await asyncio.gather(*(self._call(state, state.step) for state in answered))
+        await asyncio.gather(*(self._call(state, state.step, judged) for state in answered))
 
     async def _sample(self, state: _RolloutState, prompt: Tokens, turn: int) -> Sampled | None:
         """Sample an answer; the rollout fails if its prompt has become too long."""
@@ -361,12 +381,18 @@ class RolloutRunner:
             state.fail(str(error))
             return None
 
-    async def _call(self, state: _RolloutState, call: Callable[[], Awaitable[None]]) -> None:
+    async def _call(
+        self,
+        state: _RolloutState,
+        call: Callable[[], Awaitable[None]],
+        judged: Sequence[_RolloutState],
+    ) -> None:
         """Call an environment within its time limit, without counting the wait for other calls."""
         with exits_as_failures():
             try:
                 async with self._slots, TimeLimit(self.config.max_seconds, MAX_SECONDS):
-                    await call()
+                    if not self._is_hopeless(judged):
+                        await call()
             except Exception as error:  # noqa: BLE001 a failed rollout is a value
                 state.fail(describe_error(error), error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal, read_run
 from kitchen.types import Checkpoint
 from recipes.sl_basic import SlBasic
+from stages.evaluate.selection import BestConfig
 from stages.rl.held_out_reward import first_problems
 from stages.tasks.tasks import Tasks
 from stages.train.early_stopping import EarlyStopper, StopState
@@ -168,6 +170,12 @@ def test_rollouts_stop_after_patience_evaluations(recipe: str, metric: str, lag:
     found = find_weights("run:run@best", FakeTraining(blobs), blobs).source
     assert isinstance(found, Checkpoint)
     assert found.path == exports[values.index(better(values))]
+
+
+def test_nan_is_never_the_best() -> None:
+    best = BestConfig()
+    assert best.gain(math.nan, None) == best.gain(math.nan, 1.0) == -math.inf
+    assert best.gain(1.0, None) == math.inf
 
 
 def test_the_best_by_a_part_of_the_reward_is_kept() -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kitchen.cli.commands.errors import all_reasons, reasons, report_error
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import as_json, only_on_stdout
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES, PORTS, adapter_class, required_ports
 from kitchen.config.discovery import import_path
@@ -43,15 +43,21 @@ def check(request: RunRequest, options: CheckOptions) -> int:
 
     No server is contacted, except with the option `online`.
     """
+    with only_on_stdout(options.json):
+        summary, code = _checked(request, options)
+    if options.json:
+        print(as_json({**summary, "exit_code": code}))
+    return code
+
+
+def _checked(request: RunRequest, options: CheckOptions) -> tuple[Mapping[str, Any], int]:
+    """Print the plan and the problems; return them for --json, and the exit code."""
     out = console(to_stderr=options.json)
     try:
         resolved = resolve_request(request)
     except KitchenError as error:
         report_error(error, debug=options.debug)
-        if options.json:
-            summary = {"recipe": request.recipe, "problems": reasons(error)}
-            print(as_json({**summary, "exit_code": error.exit_code}))
-        return error.exit_code
+        return {"recipe": request.recipe, "problems": reasons(error)}, error.exit_code
     users = _users_of_ports(resolved)
     _print_plan(out, resolved, users)
     if options.online and not resolved.problems:
@@ -59,11 +65,9 @@ def check(request: RunRequest, options: CheckOptions) -> int:
     shown: list[Table] = []
     if options.preview and not resolved.problems:
         shown = _print_preview(out, resolved, options.price)
+    tables = {"preview": [asdict(content) for content in shown]} if options.preview else {}
     code = _print_verdict(out, resolved, options)
-    if options.json:
-        tables = {"preview": [asdict(content) for content in shown]} if options.preview else {}
-        print(as_json({**_summary(resolved, users), **tables, "exit_code": code}))
-    return code
+    return {**_summary(resolved, users), **tables}, code
 
 
 def _print_plan(out: Console, resolved: ResolvedRequest, users: Mapping[str, str]) -> None:

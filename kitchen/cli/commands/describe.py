@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kitchen.cli.commands.check import workflow_tree
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import as_json, only_on_stdout
 from kitchen.cli.console import WIDTH, console, table
 from kitchen.config.adapters import PORT_TYPES
 from kitchen.config.describe import SettingDescription, describe_settings
@@ -36,7 +36,8 @@ def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
     """
     if json and yaml:
         raise ConfigError("--json and --yaml are two forms of the description; choose one")
-    cls = recipe_of(name)
+    with only_on_stdout(json or yaml):
+        cls = recipe_of(name)
     if yaml:
         recipe = import_path(cls) if name.endswith(SUFFIXES) else name
         print("\n".join(yaml_lines(recipe, cls)))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from kitchen.runs.jsonl import without_nan
@@ -18,6 +21,19 @@ def as_json(value: Any) -> str:
     shown = masked(without_nan(value))
     text = json.dumps(shown, indent=2, default=_masked_text, ensure_ascii=False)
     return escape_json_controls(text)
+
+
+@contextmanager
+def only_on_stdout(machine_readable: bool) -> Iterator[None]:
+    """Redirect what is printed in the block, by a user's module for example, to standard error.
+
+    So standard output has only the JSON or YAML that is printed after the block, if any is.
+    """
+    if machine_readable:
+        with redirect_stdout(sys.stderr):
+            yield
+    else:
+        yield
 
 
 def _masked_text(value: Any) -> str:

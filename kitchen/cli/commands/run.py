@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -13,7 +11,7 @@ from rich.console import Console
 
 from kitchen.artifacts.publish import NotPublished
 from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, reasons, report_error
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import as_json, only_on_stdout
 from kitchen.cli.commands.manifest import manifest_of_resumed
 from kitchen.cli.console import ConsoleObserver, console, print_wrapped
 from kitchen.cli.curves import BestBy, curve_lines, overfitting_note
@@ -101,7 +99,7 @@ def run(
     `details` returns what --json prints besides the outcome. `report` prints an error.
     """
     drop_unread_output()
-    with _json_only_on_stdout(output):
+    with only_on_stdout(output.json):
         try:
             new_run = _new_run(request, name)
         except KitchenError as error:
@@ -125,7 +123,7 @@ def _new_run(request: RunRequest, name: str | None) -> _Run:
 def resume(name: str, adapters: AdapterChoice, output: OutputOptions) -> int:
     """Resume a run from its last save point; return the exit code."""
     drop_unread_output()
-    with _json_only_on_stdout(output):
+    with only_on_stdout(output.json):
         try:
             blobs = open_blobs(adapters)
             order = read_order(blobs, check_run_name(name))
@@ -295,16 +293,6 @@ def _refusal(error: KitchenError, name: str) -> Outcome:
         "exit_code": error.exit_code,
         "reasons": reasons(error),
     }
-
-
-@contextmanager
-def _json_only_on_stdout(output: OutputOptions) -> Iterator[None]:
-    """Redirect everything that is printed in the block to standard error, if --json was given."""
-    if output.json:
-        with redirect_stdout(sys.stderr):
-            yield
-    else:
-        yield
 
 
 def _finish(outcome: Outcome, output: OutputOptions) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import as_json, only_on_stdout
 from kitchen.config.adapters import PORTS
 from kitchen.config.describe import describe_settings
 from kitchen.config.discovery import import_path
@@ -48,7 +48,9 @@ def print_schema(name: str) -> int:
         dialect = {"$schema": GenerateJsonSchema.schema_dialect}
         print(as_json({**dialect, **find_pipeline().schema()}))
         return 0
-    print(as_json(settings_schema(recipe_of(name))))
+    with only_on_stdout(True):
+        cls = recipe_of(name)
+    print(as_json(settings_schema(cls)))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,21 @@ def test_check_answers_in_json() -> None:
     result = invoke("check", "recipes.sl_basic", "reading.limit=0", "--json")
     assert json.loads(result.stdout)["problems"]
     assert json.loads(result.stdout)["exit_code"] == result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("check", (*FAKE, "--json")), ("describe", ("--json",)), ("schema", ())],
+)
+def test_prints_of_a_module_are_not_in_json(
+    here: Path, command: str, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["from recipes.sl_basic import SlBasic", 'print("loaded")', "class Loud(SlBasic): ..."]
+    (here / "loud.py").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "loud", raising=False)
+    result = invoke(command, "loud:Loud", *options)
+    assert json.loads(result.stdout)
+    assert "loaded\n" in result.stderr
 
 
 def test_a_preview_marks_the_trained_tokens(here: Path) -> None:

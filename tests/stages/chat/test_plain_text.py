@@ -77,6 +77,7 @@ def test_a_conversation_that_is_text_too_is_the_conversation() -> None:
         ({"text": "Salt.", "system": "You cook."}, r"beside 'system'"),
         ({"text": " \n"}, "'text' is empty"),
         ({"text": ""}, "'text' is empty"),
+        ({"text": None}, "text is null, not text"),
         ({"text": 7}, "text is a number, not text"),
         ({"text": "Salt.", "image": "a.png"}, "the column 'image' is not supported"),
         ({"text": "Salt.", "label": False}, "label is false"),

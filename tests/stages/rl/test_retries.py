@@ -34,6 +34,25 @@ class Unreliable:
 
 
 @dataclass
+class Hanging:
+    """A task, and its own environment, which never starts."""
+
+    tag: str = "hanging"
+    calls: int = 0
+
+    def env(self) -> Any:
+        return self
+
+    async def reset(self) -> Sequence[Message]:
+        self.calls += 1
+        await asyncio.sleep(60)
+        return ()
+
+    async def step(self, answer: str) -> StepResult:
+        raise AssertionError
+
+
+@dataclass
 class UnreliableEnv:
     task: Unreliable
     turns: int = 0
@@ -87,6 +106,15 @@ def test_rollouts_that_fail_each_time_are_failed() -> None:
     rollouts = play(Unreliable(failures=6), retries=2, max_failed=1.0)
     assert [(rollout.failed, rollout.retries) for rollout in rollouts.all()] == [(True, 2)] * 2
     assert "retried" not in ReportRollouts().run(play(Unreliable(0), retries=2))[0]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_batch_ends_once_too_many_rollouts_hang(retries: int) -> None:
+    task = Hanging()
+    with pytest.raises(RunFailed, match=r"[2-9] of 16 rollouts failed.*took more than 0.05 s"):
+        play(*[task] * 8, retries=retries, max_seconds=0.05, max_acting=2, max_failed=0.1)
+    first = 16 if retries else 0  # which a retry could have replaced
+    assert task.calls - first <= 4
 
 
 def test_temperature_and_stop_texts_reach_the_sampler() -> None:
