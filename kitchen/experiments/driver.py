@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.config.trust import check_trusted_order
 from kitchen.errors import ConfigError
 from kitchen.experiments.executors import Executor, Job
 from kitchen.experiments.ledger import Ledger, Point, PointStatus
@@ -85,6 +86,8 @@ class Driver:
                 self._queue.append(self.ledger.point(point.digest))
             elif status.state in ("waiting", "stopped"):
                 self._queue.append(point)
+        for point in self._queue:
+            check_trusted_order(point.run, point.order, trust=self.options.trust)
 
     def _start_jobs(self) -> None:
         while self._queue and len(self._running) < self.jobs:
@@ -106,7 +109,7 @@ class Driver:
         for digest, (point, job) in list(self._running.items()):
             if job is not None and job.exit_code() is None:
                 continue
-            status = self.ledger.status(point)
+            status = self.ledger.status(self.ledger.point(digest))  # it may have recorded a failure
             if status.state == "running":  # of an earlier driver, or on another host
                 continue
             del self._running[digest]
@@ -133,7 +136,7 @@ class Driver:
                 f"its process {ended} {_MAX_DEATHS} times in a row before a new save point; to see "
                 f"why, run {command}",
             )
-            self.on_change(self.ledger.status(point))
+            self.on_change(self.ledger.status(self.ledger.point(point.digest)))
             return
         self._queue.insert(0, point)
         self.on_change(status)

@@ -10,6 +10,7 @@ import pytest
 from adapters.fake.blobs import FakeBlobs
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.order import Order
+from kitchen.config.trust import NotTrusted
 from kitchen.errors import ConfigError
 from kitchen.experiments.driver import Driver, request_stop
 from kitchen.experiments.executors import CommandTemplate, Job, find_executor
@@ -150,6 +151,28 @@ def test_a_process_that_always_dies_is_given_up() -> None:
     assert status.state == "failed"
     assert "killed by signal 11 3 times in a row" in status.reason
     assert "kitchen.experiments.worker lr" in status.reason
+
+
+def test_a_failure_before_the_run_is_not_repeated() -> None:
+    of = ledger(1)
+
+    def cannot_start(point: Point) -> int:
+        of.fail(point, "there is no file rows.jsonl")
+        return 2
+
+    executor, [status] = drive(of, cannot_start)
+    assert executor.started == [1]
+    assert (status.state, status.reason) == ("failed", "there is no file rows.jsonl")
+
+
+def test_code_of_a_ledger_needs_trust() -> None:
+    untrusted = Order("mine:Mine", {}, adapters={"training": "fake"})
+    of = Ledger(FakeBlobs(), "lr")
+    point = Point(1, configuration_digest(untrusted), "lr-1", {}, untrusted)
+    of.create(Sweep("lr", "mine:Mine", {}, [point.digest], "local", 1, 1, "/"), [point])
+    with pytest.raises(NotTrusted, match="--trust"):
+        drive(of, lambda point: 0)
+    assert of.statuses()[0].state == "waiting"
 
 
 def test_a_request_stops_the_points_once() -> None:
