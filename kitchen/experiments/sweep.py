@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.config.adapters import PORTS
 from kitchen.config.order import Order
 from kitchen.config.request import Problems, RunRequest, resolve_request
 from kitchen.config.sources import from_arguments
@@ -107,6 +108,11 @@ def _check_axes(request: SweepRequest) -> None:
         raise ConfigError("a sweep needs an axis, such as --over learning_rate=1e-4,2e-4")
     fixed = _keys(request.run.settings)
     for axis in request.axes:
+        if "." in axis.key and (port := axis.key.partition(".")[0]) in PORTS:
+            raise ConfigError(
+                f"{axis.key} is a setting of the {port} adapter, which all points share; give it "
+                "with --set"
+            )
         for key in sorted(_keys(axis.settings()) & fixed):
             raise ConfigError(f"{key} is both a setting and an axis (--over); remove one")
 

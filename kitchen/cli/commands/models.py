@@ -21,9 +21,9 @@ from kitchen.artifacts.weights import parse_typed_name, parse_weights_name, reso
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice, open_blobs
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, did_you_mean
 from kitchen.ports import BlobStore
-from kitchen.runs.store import read_journal, read_run, run_exists
+from kitchen.runs.store import list_runs, read_journal, read_run, run_exists
 from kitchen.secrets import printable
 from kitchen.types import Checkpoint, Table
 
@@ -71,7 +71,11 @@ def add_model(name: str, typed: str, alias: str, adapters: AdapterChoice, *, jso
         check_alias(alias)
     blobs = open_blobs(adapters)
     if resolve_model(parse_typed_name(typed, blobs), blobs).kind != "run":
-        raise ConfigError(f"{typed}: only weights of a run can be registered, as RUN[@STEP]")
+        near = did_you_mean(typed, [run.id for run in list_runs(blobs)])
+        raise ConfigError(
+            f"{typed}: only weights of a run can be registered, as RUN[@STEP], and there is no "
+            f"such run; {near}"
+        )
     with open_weights(typed, adapters) as opened:
         weights = opened.weights
     checkpoint, record = weights.source, weights.record or {}
@@ -185,4 +189,5 @@ def _evaluations(version: ModelVersion, blobs: BlobStore) -> Iterator[Table]:
     for title, row in last.items():
         if title.endswith("intervals"):
             rows = tuple(tuple(cells) for cells in row["rows"])
-            yield Table(title, tuple(row["columns"]), rows)
+            of = "" if version.at == "final" else f", of run:{version.run}@final"
+            yield Table(f"{title}{of}", tuple(row["columns"]), rows)

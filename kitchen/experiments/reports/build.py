@@ -43,6 +43,7 @@ from kitchen.types import Table
 BEFORE = "@before"  # the weights that a run started from, in recipes.compare
 _INTERVALS = "95 % intervals"  # the end of the title of a table of evaluations
 _TARGETS = "Quality targets"
+_VERDICT = "Verdict"
 _SIDE_BY_SIDE = ("before and after", "side by side")  # tables that the answers replace
 # panels of curves: caption, unit, and the metrics of each, of which those that exist are drawn
 _PANELS: Sequence[tuple[str, str, Sequence[str]]] = (
@@ -122,8 +123,9 @@ def _comparison(
     try:
         Kitchen(blobs=blobs).cook(recipe, collector)
     except KitchenError as error:
+        verdicts = _recorded_tables(runs, _is_verdict)
         reason = Paragraph(f"No verdict: {error}.", strong=True)
-        return [reason, *_states(runs)], [], []
+        return [*(verdicts or [reason]), *_states(runs)], [], []
     assert collector.report is not None
     verdict, details = collector.tables
     summary = _summary(collector.report, groups)
@@ -289,6 +291,11 @@ def _words(metric: str) -> str:
 
 def _is_evaluation(table: Table) -> bool:
     return table.title.endswith(_INTERVALS)
+
+
+def _is_verdict(table: Table) -> bool:
+    """Return whether a table is the result of recipes.compare."""
+    return table.title == _VERDICT
 
 
 def _is_target(table: Table) -> bool:

@@ -34,7 +34,10 @@ def test_weights_are_versions_of_a_model(trained: Path) -> None:
     found = json.loads(invoke("models", "--json").stdout)["soup"]
     assert [version["at"] for version in found["versions"]] == ["final", "2"]
     assert found["aliases"] == {"champion": 1}
+    assert "intervals, of run:first@final" in output(0, "models", "show", "soup@2")
+    assert "did you mean 'first'" in output(2, "models", "add", "soup", "frist")
     shown = output(0, "models", "show", "soup@champion")
+    assert "intervals, of" not in shown
     assert "run:first@final" in shown
     assert "base model (of first)" in shown
 

@@ -134,6 +134,15 @@ def test_a_run_without_an_evaluation_has_a_reason() -> None:
     assert Paragraph("Not completed: plain (failed).") in section(report, "Verdict").blocks
 
 
+def test_the_verdict_of_a_comparison_is_shown() -> None:
+    blobs = FakeBlobs()
+    write_evaluated_run(blobs, "compared", [])
+    table = {"title": "Verdict", "columns": ["set", "verdict"], "rows": [["test", "b is better"]]}
+    blobs.write("compared/tables.jsonl", f"{json.dumps({'n': 1, **table})}\n".encode())
+    [verdict] = section(build_report(blobs, ["compared"]), "Verdict").blocks
+    assert verdict == DataTable("Verdict", ("set", "verdict"), (("test", "b is better"),))
+
+
 def test_unknown_and_repeated_names_are_refused() -> None:
     blobs = FakeBlobs()
     write_evaluated_run(blobs, "basil", scored_rows([1.0]))
