@@ -115,16 +115,29 @@ def table(content: Table) -> RichTable:
 
 def print_wrapped(out: Console, text: str, style: str | None = None) -> None:
     """Print text, with lines broken at spaces on a terminal, and unbroken elsewhere."""
-    if out.is_terminal and len(text) > out.width:
-        text = textwrap.fill(
-            text,
-            out.width,
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-            replace_whitespace=False,
-        )
-    out.print(Text(printable(text)), style=style, soft_wrap=True)
+    out.print(Text(wrapped(out, printable(text))), style=style, soft_wrap=True)
+
+
+def wrapped(out: Console, text: str) -> str:
+    """Return text with lines broken at spaces if it is for a terminal."""
+    if not out.is_terminal:
+        return text
+    return "\n".join(_broken(line, out.width) for line in text.split("\n"))
+
+
+def _broken(line: str, width: int) -> str:
+    """Return a line broken at spaces; what follows is indented more than the line."""
+    if len(line) <= width:
+        return line
+    indent = len(line) - len(line.lstrip()) + 2
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
 
 
 def _all_numbers(cells: list[str]) -> bool:
@@ -156,14 +169,18 @@ class _Loop:
             self.reported_done = done
         return due
 
-    def detail(self, metrics: Mapping[str, float], room: float = math.inf) -> str:
-        """Return these metrics, tokens per second and the time left.
+    def detail(
+        self, metrics: Mapping[str, float], room: float = math.inf, elapsed: float | None = None
+    ) -> str:
+        """Return these metrics, tokens per second, the seconds elapsed and the time left.
 
-        The speed is left out first, and then the time, if they need more than `room` characters.
+        What needs more than `room` characters is left out: the elapsed time first, then the speed
+        and the time left.
         """
         shown = _shown_metrics(metrics)
         speed, left = self._speed(), self._time_left()
-        for parts in ([*shown, *speed, *left], [*shown, *left]):
+        since = [] if elapsed is None else [f"{clock(elapsed)} elapsed"]
+        for parts in ([*shown, *speed, *since, *left], [*shown, *speed, *left], [*shown, *left]):
             if len(text := "  ".join(parts)) <= room:
                 return text
         return "  ".join(shown)
@@ -297,7 +314,7 @@ class ConsoleObserver(WorkObserver):
             return
         if not loops:
             self._bar.reset(self._task, total=None, description=self._activity, detail="")
-        elif loops[-1].loop not in self._loops:  # no step has published metrics yet
+        elif loops[-1].loop not in self._passes | self._loops.keys():  # no metrics of a step yet
             head = self._head(loops)
             self._room = self._out.width - len(head) - _bar_room(self._out)
             self._bar.update(self._task, description=head, detail="")
@@ -369,7 +386,7 @@ class ConsoleObserver(WorkObserver):
             shown = self._ordered(line.metrics, most=len(self._headline) or 1)
             head = self._head(line.loops)
             self._room = self._out.width - len(head) - _bar_room(self._out)
-            self._detail = _cut(loop.detail(shown, self._room), self._room)
+            self._detail = _cut(loop.detail(shown, self._room, now), self._room)
             self._bar.update(
                 self._task,
                 total=None if progress.done is None else 1.0,
@@ -397,10 +414,9 @@ class ConsoleObserver(WorkObserver):
         parts = []
         for at in loops:
             if at.loop in self._passes:
-                name = re.sub(r"(?<=[sxh])es$|s$", "", words(at.loop).lower())  # epoch of Epochs
-                parts += [f"{name} {_count(at)}"] if (at.total or 0) > 1 else []
+                parts += [f"{_singular(at.loop)} {_count(at)}"] if (at.total or 0) > 1 else []
         others = [name for name in self._ahead if name not in self._passes]
-        name = "step" if len(others) <= 1 else f"{words(loops[-1].loop)} step"
+        name = "step" if len(others) <= 1 else _singular(loops[-1].loop)
         at_most = " at most" if loops[-1].loop in self._ends_early else ""
         return ", ".join([*parts, f"{name} {_count(loops[-1])}{at_most}"])
 
@@ -437,6 +453,11 @@ class ConsoleObserver(WorkObserver):
 
     def _print(self, text: str) -> None:
         print_wrapped(self._out, text)
+
+
+def _singular(loop: str) -> str:
+    """Return the name of an iteration: `epoch` of Epochs, `task batch` of TaskBatches."""
+    return re.sub(r"(?<=[sxh])es$|s$", "", words(loop).lower())
 
 
 def _count(at: LoopStep) -> str:

@@ -10,7 +10,7 @@ from itertools import chain
 from rich.console import Console
 from rich.text import Text
 
-from kitchen.cli.console import console
+from kitchen.cli.console import console, print_wrapped, wrapped
 from kitchen.errors import KitchenError, describe_error
 from kitchen.secrets import printable
 
@@ -53,7 +53,7 @@ def report_error(error: BaseException, *, debug: bool, hints: Sequence[str] = ()
     _print_headline(out, error, where, why)
     for number, reason in enumerate(why if where or len(why) > 1 else (), 1):
         lead = f"  {number}. " if len(why) > 1 else "  why: "
-        out.print(lead + reason.replace("\n", "\n" + " " * len(lead)), soft_wrap=True)
+        print_wrapped(out, lead + reason.replace("\n", "\n" + " " * len(lead)))
     notes = getattr(error, "__notes__", ())
     unrecorded = [printable(note) for note in notes if note.startswith("not recorded: ")]
     for hint in (*unrecorded, *hints):
@@ -73,4 +73,5 @@ def _print_headline(out: Console, error: BaseException, where: str, why: Sequenc
         out.print(Text.assemble((headline, style), f" in {where}"), soft_wrap=True)
         return
     summary = f"{len(why)} problems" if len(why) > 1 else why[0]
-    out.print(Text.assemble((f"{headline}: ", style), summary), soft_wrap=True)
+    text = wrapped(out, f"{headline}: {summary}").removeprefix(headline)
+    out.print(Text.assemble((headline, style), text), soft_wrap=True)

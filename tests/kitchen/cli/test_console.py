@@ -172,6 +172,18 @@ def test_bar_on_a_terminal_is_removed_at_the_end() -> None:
     assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
 
 
+def test_a_wide_bar_has_the_time_elapsed_and_left() -> None:
+    file = io.StringIO()
+    out = Console(file=file, width=130, force_terminal=True, markup=False, highlight=False)
+    observer = ConsoleObserver(out)
+    observer.run_started("mine-1", sequence(Report()))
+    for number in range(3):
+        observer.stage_done(step(number, 4, Metrics(loss=1.5, tokens=100.0)))
+    observer.close()
+    assert " elapsed " in file.getvalue()
+    assert " left" in file.getvalue()
+
+
 def test_lines_of_a_narrow_terminal_break_at_spaces() -> None:
     file = io.StringIO()
     out = Console(file=file, width=50, force_terminal=True, markup=False, highlight=False)
