@@ -93,7 +93,7 @@ def find_chat_format(
     try:
         expected = [rendered(messages) for messages in _CONVERSATIONS]
         found = _format_of(expected, rendered(_CONVERSATIONS[-1], answer=False))
-    except (DataError, ValueError):  # it refuses a system message, or repeats none of the messages
+    except (DataError, ValueError, IndexError):  # it refuses or leaves out one of the messages
         return None
     if found is None or [found.render(messages) for messages in _CONVERSATIONS] != expected:
         return None
@@ -101,7 +101,7 @@ def find_chat_format(
 
 
 def _format_of(expected: Sequence[str], closed: str) -> ChatFormat | None:
-    """Read a format off rendered conversations; raises ValueError if a message is not in them.
+    """Read a format off rendered conversations, which raises an error if a message is not in them.
 
     `closed` is the last of them without the text before an answer.
     """

@@ -70,7 +70,12 @@ def is_function_name(value: str | None) -> bool:
 
 
 def check_positional(setting: str, name: str, function: Callable[..., Any], usage: str) -> None:
-    """Raise ConfigError unless a function can be called as `usage` says, as in `f(step, steps)`."""
+    """Raise ConfigError unless a function can be called as `usage` says, as in `f(step, steps)`.
+
+    Its result is not awaited, so a coroutine function is an error, too.
+    """
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{setting}={name} is a coroutine function: define it without `async`")
     signature = inspect.signature(function)
     arguments = usage.count(",") + 1
     try:

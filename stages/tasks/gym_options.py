@@ -23,8 +23,8 @@ def _by_task(value: Any) -> Any:
         task, dot, name = str(key).partition(".")
         if not dot and not isinstance(option, Mapping):
             raise ConfigError(
-                f"{SETTING}.{task}={option!r} names no option of the task: set one, as in "
-                f"{SETTING}.{task}.size=100"
+                f"{SETTING}.{task}={option!r} must name a task and one of its options, "
+                f"{SETTING}.TASK.OPTION=VALUE, as in {SETTING}.chain_sum.size=100"
             )
         by_task.setdefault(task, {}).update({name: option} if dot else option)
     return by_task

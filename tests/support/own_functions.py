@@ -130,3 +130,7 @@ def leaves_a_server(answer: str) -> float:
     """Leave a program behind that has standard error open, and is in another process group."""
     subprocess.Popen(["sleep", "20"], start_new_session=True)
     return 1.0
+
+
+async def asynchronous(step: int, steps: int) -> float:
+    return 1.0

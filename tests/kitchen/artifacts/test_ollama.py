@@ -36,6 +36,11 @@ MISTRAL = (
 )
 
 
+WITHOUT_ANSWERS = (
+    "{% for m in messages if m.role != 'assistant' %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+)
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("transformers")
@@ -79,8 +84,9 @@ def test_a_separator_replaces_the_chat_format(folder: Path) -> None:
     assert 'TEMPLATE """{{ .Prompt }} -> {{ "{{" }}{{ .Response }}"""' in text
 
 
-def test_other_forms_are_left_to_ollama(folder: Path) -> None:
-    text = written(folder, MISTRAL)
+@pytest.mark.parametrize("template", [MISTRAL, WITHOUT_ANSWERS])
+def test_other_forms_are_left_to_ollama(folder: Path, template: str) -> None:
+    text = written(folder, template)
     assert "TEMPLATE" not in text
     assert "cannot be written as a template of Ollama" in text
 

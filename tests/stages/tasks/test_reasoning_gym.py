@@ -90,7 +90,7 @@ def test_options_are_read_from_dotted_and_nested_settings() -> None:
     assert (
         dotted.reasoning_gym == nested.reasoning_gym == {"chain_sum": {"max_digits": 2, "size": 9}}
     )
-    with pytest.raises(ConfigError, match=r"reasoning_gym\.chain_sum=2 names no option"):
+    with pytest.raises(ConfigError, match=r"reasoning_gym\.chain_sum=2 must name a task"):
         Rl(reasoning_gym={"chain_sum": 2})
 
 

@@ -116,6 +116,7 @@ def test_a_schedule_by_name_has_a_stable_repr():
         ),
         (lambda: make_schedule(f"{OWN}:fals", 1e-3), "no function 'fals'; did you mean 'falls'?"),
         (lambda: make_schedule(f"{OWN}:one_parameter", 1e-3), "is called as f(step, steps)"),
+        (lambda: make_schedule(f"{OWN}:asynchronous", 1e-3), "define it without `async`"),
         (lambda: make_schedule(f"{OWN}:falls", -1.0), "learning rate -1.0 must be above 0"),
         (lambda: Constant(0.0), "learning rate 0.0 must be above 0"),
         (lambda: Linear(math.nan), "learning rate nan must be above 0"),
