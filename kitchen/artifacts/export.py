@@ -9,7 +9,7 @@ from kitchen.artifacts.model_card import Form, model_card
 from kitchen.artifacts.ollama import GGUF_FILE, modelfile
 from kitchen.artifacts.open import OpenWeights, rendering_settings
 from kitchen.artifacts.publish import (
-    evaluation_tables,
+    evaluation,
     name_base,
     name_base_portably,
     require_export,
@@ -76,8 +76,8 @@ def _write_card(opened: OpenWeights, folder: Path, name: str, form: Form) -> Non
     base = name_base_portably(opened.weights, folder)
     if not base.name:  # a whole model does not name the base of the adapter that was merged
         base = name_base(opened.weights, opened.hub.fetch(opened.weights.model))
-    tables = evaluation_tables(opened.weights, opened.blobs)
-    card = model_card(f"path:{name}", base, opened.weights, tables, form)
+    found = evaluation(opened.weights, opened.blobs)
+    card = model_card(f"path:{name}", base, opened.weights, found, form)
     (folder / CARD).write_text(card, encoding="utf-8")
 
 

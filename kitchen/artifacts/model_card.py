@@ -76,17 +76,25 @@ class Base:
     license: str = ""
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluation of weights, as their run recorded it."""
+
+    tables: Sequence[Mapping[str, Any]] = ()  # rows of tables.jsonl
+    of_other_step: int | None = None  # step of the weights that were evaluated, if not of these
+
+
 def model_card(
     repo: str,
     base: Base,
     weights: Weights,
-    tables: Sequence[Mapping[str, Any]],
+    evaluation: Evaluation,
     form: Form = "adapter",
 ) -> str:
     """Return the model card for a repository, or a folder `path:NAME`, without secrets or folders.
 
-    `tables` are rows of tables.jsonl. Only evaluations are shown, which have a column "measure" or
-    intervals: others, such as answers side by side, may quote the data.
+    Of the tables, only evaluations are shown, which have a column "measure" or intervals: others,
+    such as answers side by side, may quote the data.
     """
     record = weights.record or {}
     settings = record.get("order", {}).get("settings", {})
@@ -94,7 +102,7 @@ def model_card(
         _front_matter(base, record, _FORMS[form]),
         f"# {_text(repo.removeprefix('path:').rpartition('/')[2])}",
         _overview(base, weights, _FORMS[form]),
-        *_evaluation(tables),
+        *_evaluation(evaluation),
         *_section("Data", ("split", "data set", "SHA-256"), _data_digests(record)),
         *_section("Settings", ("setting", "value"), _flat_settings(settings)),
         "## How to load it",
@@ -150,13 +158,18 @@ def _overview(base: Base, weights: Weights, form: _FormText) -> str:
     return f"{sentence}\n\n{_markdown_table(('property', 'value'), known)}"
 
 
-def _evaluation(tables: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+def _evaluation(evaluation: Evaluation) -> Sequence[str]:
     parts = []
-    for table in tables:
+    for table in evaluation.tables:
         if "measure" in table["columns"] or "95 % interval" in table["title"]:
             parts.append(f"**{_text(_without_folders(table['title']))}**")
             rows = map(_public_cells, table["rows"])
             parts.append(_markdown_table(_public_cells(table["columns"]), rows))
+    if parts and evaluation.of_other_step is not None:
+        parts = [
+            f"The run evaluated its final weights, those of step {evaluation.of_other_step}, and "
+            "not these."
+        ]
     return ["## Evaluation", *parts] if parts else []
 
 

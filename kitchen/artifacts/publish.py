@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from kitchen.artifacts.model_card import Base, model_card, public_name
+from kitchen.artifacts.model_card import Base, Evaluation, model_card, public_name
 from kitchen.artifacts.weights import Weights, parse_weights_name
 from kitchen.backend.edited_files import CARD
 from kitchen.backend.temporary import temporary_folder
@@ -19,6 +18,7 @@ from kitchen.errors import BackendError, ConfigError, KitchenError
 from kitchen.ports import BlobStore, CheckpointStore, HubClient, TrainingClient
 from kitchen.ports.training import require_checkpoints
 from kitchen.runs.store import read_journal
+from kitchen.types import Checkpoint
 
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _CONFIG = "adapter_config.json"  # of PEFT
@@ -58,8 +58,8 @@ def publish(
         write_chat_template(weights, folder)
         base = name_base_portably(weights, folder)
         base = replace(base, license=_license(base.name, hub))
-        tables = evaluation_tables(weights, blobs)
-        (folder / CARD).write_text(model_card(repo, base, weights, tables), encoding="utf-8")
+        card = model_card(repo, base, weights, evaluation(weights, blobs))
+        (folder / CARD).write_text(card, encoding="utf-8")
         message = message or f"Weights of {public_name(weights.name)}"
         try:
             return hub.publish(repo, folder, message=message, replace_card=replace_card)
@@ -91,9 +91,20 @@ def check_repository_name(repo: str) -> None:
         raise ConfigError(f"{repo!r} cannot be the name of a repository; give OWNER/NAME")
 
 
-def evaluation_tables(weights: Weights, blobs: BlobStore) -> Sequence[Mapping[str, Any]]:
-    """Return the tables of the run of these weights; none for other weights."""
-    return list(read_journal(blobs, weights.run, "tables")) if weights.run else ()
+def evaluation(weights: Weights, blobs: BlobStore) -> Evaluation:
+    """Return the evaluation by the run of these weights; none for other weights.
+
+    A run evaluates its final weights. Those of an earlier step are other weights.
+    """
+    if not weights.run:
+        return Evaluation()
+    tables = list(read_journal(blobs, weights.run, "tables"))
+    rows = read_journal(blobs, weights.run, "checkpoints")
+    final = [row for row in rows if row["final"] and row.get("policy", True)]
+    sha256 = weights.source.sha256 if isinstance(weights.source, Checkpoint) else ""
+    if not final or final[-1]["sha256"] == sha256:
+        return Evaluation(tables)
+    return Evaluation(tables, of_other_step=final[-1]["step"])
 
 
 def name_base_portably(weights: Weights, folder: Path) -> Base:

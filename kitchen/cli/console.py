@@ -278,6 +278,7 @@ class ConsoleObserver(WorkObserver):
         self._out = out
         self._headline = tuple(headline)
         self._latest: dict[str, float] = {}  # last values of headline metrics
+        self._depths: dict[str, int] = {}  # number of loops around the steps that measured them
         self._loops: dict[str, _Loop] = {}
         self._lines: list[_Line] = []  # steps under way, oldest first
         self._ahead: dict[str, int] = {}  # by loop: steps that may start before one has finished
@@ -433,11 +434,12 @@ class ConsoleObserver(WorkObserver):
         current = {at.loop: at.step for at in loops}
         finished = [line for line in self._lines if self._has_finished(line.at, current)]
         self._lines = [line for line in self._lines if line not in finished]
-        for line in finished:
+        for line in sorted(finished, key=lambda line: -len(line.loops)):  # inner loops first
             loop = self._loops[line.at.loop]
             measured = {name for name in self._headline if name in line.metrics}
             is_new = bool(measured - self._latest.keys()) or _is_evaluation(measured)
             self._latest |= {name: line.metrics[name] for name in measured}
+            self._depths |= dict.fromkeys(measured, len(line.loops))
             due = loop.due(line.now, line.done)
             if (due or is_new) and (self._bar is None or line.done > 1 - 1e-9 or is_new):
                 head = f"{self._head(line.loops)}  "
@@ -445,6 +447,13 @@ class ConsoleObserver(WorkObserver):
                 self._print(head + loop.detail(self._ordered(line.metrics, _SHOWN), room))
             if due and line.sample:
                 self._print(_sample_line(line.sample))
+            self._forget_inner(len(line.loops))
+
+    def _forget_inner(self, depth: int) -> None:
+        """Forget metrics of loops inside a step that is over: its next step may take none."""
+        for name in [name for name in self._latest if self._depths[name] > depth]:
+            if not _is_evaluation([name]):
+                del self._latest[name]
 
     def _has_finished(self, at: LoopStep, current: Mapping[str, int]) -> bool:
         if at.loop not in current:

@@ -9,6 +9,9 @@ GUIDE = "docs/coming-from.md"
 _NO_PADDING = "not needed: the local engine always processes sequences without padding"
 _BATCH = "batch_size is the number of sequences per optimiser step"
 _4BIT = "use --set training.quantization=4bit"
+_HELD_OUT = "use reading.held_out, or for dataset a folder with a file per split"
+_ROWS = "rename columns with reading.columns.OLD=NEW, or write the rows in another format"
+_TEMPLATE = "use rendering.template=FILE"
 _OBSERVER = "not supported; an observer can send metrics to a tracker"
 _WARMUP = "not supported; use warmup_steps"
 _PRECISION = "use --set training.dtype=bfloat16"
@@ -19,6 +22,13 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "model_name_or_path": "use model",
         "base_model": "use model",
         "dataset_name": "use dataset",
+        "train_dataset": "use dataset",
+        "eval_dataset": _HELD_OUT,
+        "test_datasets": _HELD_OUT,
+        "formatting_func": _ROWS,
+        "chat_template": _TEMPLATE,
+        "chat_template_path": _TEMPLATE,
+        "output_dir": "use the options --name and --runs",
         "datasets": "use dataset, or recipes.chat_sl for several data sets",
         "lora_r": "use lora_rank",
         "lora_target_modules": "use lora_layers, in recipes that train in epochs",
@@ -50,6 +60,9 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "warmup_ratio": _WARMUP,
         "max_grad_norm": "use grad_clip_norm",
         "eval_steps": "use eval_every",
+        "eval_strategy": "use eval_every",
+        "evals_per_epoch": "use eval_every, in optimiser steps",
+        "logging_steps": "not needed: every step is in metrics.jsonl",
         "save_steps": "use save_every",
         "save_total_limit": "use keep",
         "load_best_model_at_end": "not needed: run:ID@best names the best weights",

@@ -192,6 +192,11 @@ class RenderDataset(Stage, PromptRendering):
         """Return sentences on answers that are not trained on as they should be."""
         counts = data.counts
         notes = [self._no_stop_token(rows, counts)] if counts.no_stop_token else []
+        if counts.empty_answers and self.train_on != "all_user_and_system_messages":
+            notes.append(
+                f"{counts.empty_answers} answers are empty (the first: {data.first_empty}), and "
+                "the model learns to answer nothing there; add the answers, or remove these rows"
+            )
         if counts.stripped_answers:
             notes.append(stripped_note(counts.stripped_answers, data.first_stripped))
         return notes
@@ -237,6 +242,7 @@ class RenderedDatums(Sequence[Datum]):
         self.first_stripped = ""  # place of the first row with an answer that is stripped
         self.first_dropped = ""  # place of the first row without its datums, and the reason
         self.first_truncated = ""  # place and length of the first row that was truncated
+        self._changes_sampled = False  # the template changes answers that a model sampled
         self._has_text = False  # some text is trained on, not only stop tokens
         tokens_left = cached_tokens
         for conversation in counted(rows, "rows"):
@@ -249,17 +255,23 @@ class RenderedDatums(Sequence[Datum]):
             if tokens_left > 0:
                 self._cached.append(row.data)
         if not self.counts.datums:
-            limit, fix = length_limit(render.max_tokens, tokenizer)
-            if render.overlong == "truncate":
-                reason = f"they have no token to train on once cut to {limit}"
-            else:
-                reason = f"they exceed {limit}"
-                fix += ", or set rendering.overlong=truncate"
-            raise DataError(
-                f"no data is left: all {self.counts.dropped} datums of {self.counts.rows} rows "
-                f"were dropped, because {reason} ({fix}), or because the chat template changes "
-                "answers that a model sampled"
-            )
+            raise self._nothing_left(tokenizer)
+
+    def _nothing_left(self, tokenizer: Tokenizer) -> DataError:
+        """Return the error for rows whose datums were all dropped."""
+        limit, fix = length_limit(self._render.max_tokens, tokenizer)
+        if self._render.overlong == "truncate":
+            reason = f"they have no token to train on once cut to {limit}"
+        else:
+            reason = f"they exceed {limit}"
+            fix += ", or set rendering.overlong=truncate"
+        if self._changes_sampled:
+            fix += "), or because the chat template changes answers that a model sampled ("
+            fix += "set rendering.template=FILE"
+        return DataError(
+            f"no data is left: all {self.counts.dropped} datums of {self.counts.rows} rows "
+            f"were dropped, because {reason} ({fix})"
+        )
 
     def _note_places(self, conversation: Conversation, row: RenderedRow) -> None:
         """Note the places of the first rows that are not trained on as they are."""
@@ -270,6 +282,8 @@ class RenderedDatums(Sequence[Datum]):
         length = f"{conversation.where}, {row.longest:,} tokens"
         if row.counts.truncated and not self.first_truncated:
             self.first_truncated = length
+        if row.counts.dropped and not row.longest:
+            self._changes_sampled = True
         if row.counts.dropped and not self.first_dropped:
             reason = "too long"
             if self._render.overlong == "truncate":
@@ -510,8 +524,9 @@ def _datum(sequence: MaskedTokens, settings: RenderDataset, where: str) -> Datum
     is_overlong = length > settings.max_tokens
     if is_overlong and settings.overlong in ("error", "split"):
         raise DataError(
-            f"{where}: {length} tokens are more than max_tokens={settings.max_tokens}; raise it, "
-            "or set overlong to 'truncate' or 'drop' (or to 'split', for rows of plain text)"
+            f"{where}: {length} tokens are more than rendering.max_tokens={settings.max_tokens}; "
+            "raise it, or set rendering.overlong to 'truncate' or 'drop' (or to 'split', for rows "
+            "of plain text)"
         )
     tokens = sequence.tokens[: settings.max_tokens]
     weights = sequence.trained[1 : settings.max_tokens].astype(np.float32)

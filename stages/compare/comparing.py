@@ -89,7 +89,7 @@ def compare_evaluations(groups: Groups, options: CompareOptions) -> ComparisonRe
     """
     runs = list(chain.from_iterable(groups.values()))
     check_design(groups, options)
-    notes = [run.note for run in runs if run.note]
+    notes = [run.note for run in runs if run.note] + _seed_notes(groups)
     pairs: list[ComparedPair] = []
     overall: list[OverallTest] = []
     for name in _chosen_sets(runs, options, notes):
@@ -113,6 +113,21 @@ def compare_evaluations(groups: Groups, options: CompareOptions) -> ComparisonRe
         options.alpha,
         tuple(notes),
     )
+
+
+def _seed_notes(groups: Groups) -> list[str]:
+    """Return a note for each two single runs whose settings differ in nothing but the seed."""
+    notes = []
+    single = [runs[0] for runs in groups.values() if len(runs) == 1]
+    for first, second in combinations(single, 2):
+        same = {**first.settings, "seed": None} == {**second.settings, "seed": None}
+        if same and first.settings.get("seed") != second.settings.get("seed"):
+            notes.append(
+                f"{second.run} and {first.run} differ only in their seed: their difference is one "
+                "between seeds, not between settings. To compare settings, give groups of seeds: "
+                "NAME=RUN,RUN."
+            )
+    return notes
 
 
 def _recorded(run: RecordedEvaluation) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -45,6 +45,7 @@ class RecordedEvaluation:
     facts: Mapping[str, str]  # of the run
     samples_sha256: str
     note: str = ""  # if the run did not complete
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the recipe
 
     def data_digest(self, name: str) -> str | None:
         """Return the SHA-256 of the data that a set comes from; None for generated problems."""
@@ -92,7 +93,9 @@ def read_evaluation(blobs: BlobStore, name: str) -> RecordedEvaluation:
     if summary.status != "completed":
         note = f"run {run} ended as {summary.status} after its evaluation: {summary.reason}"
     digest = hashlib.sha256(b"\n".join(lines)).hexdigest()
-    return RecordedEvaluation(name, _by_set(rows), read_run(blobs, run)["facts"], digest, note)
+    record = read_run(blobs, run)
+    settings = record["order"]["settings"]
+    return RecordedEvaluation(name, _by_set(rows), record["facts"], digest, note, settings)
 
 
 def _is_of(row: Row, when: str) -> bool:

@@ -28,12 +28,13 @@ def write_evaluated_run(
     status: str = "completed",
     reason: str = "",
     facts: Mapping[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a run with these rows in samples.jsonl; its data has a digest unless facts say else."""
     record = {
         "run": run,
         "recipe": ORDER["recipe"],
-        "order": ORDER,
+        "order": {**ORDER, "settings": dict(settings or {})},
         "attempts": [{"started": "2026-11-27T20:00:00.000+00:00", "seconds": 1.0}],
         "facts": {"data.test.sha256": "a" * 64} if facts is None else dict(facts),
         "metrics": {},

@@ -126,7 +126,8 @@ def show_run(name: str, adapters: AdapterChoice, *, json: bool) -> int:
     if json:
         print(as_json({**record, **vars(summary), "where": where, "checkpoints": checkpoints}))
         return 0
-    for shown in _tables(summary, record, where, checkpoints):
+    weights = [_weights_row(run, saved, blobs) for saved in checkpoints]
+    for shown in _tables(summary, record, where, weights):
         if shown.rows:
             console().print(table(shown))
             console().print()
@@ -134,10 +135,9 @@ def show_run(name: str, adapters: AdapterChoice, *, json: bool) -> int:
 
 
 def _tables(
-    summary: RunSummary, record: Mapping[str, Any], where: str, checkpoints: list[dict[str, Any]]
+    summary: RunSummary, record: Mapping[str, Any], where: str, weights: list[tuple[str, ...]]
 ) -> list[Table]:
     metrics = [(name, _number(value)) for name, value in summary.metrics.items()]
-    weights = [(saved["role"], str(saved["step"]), saved["at"]) for saved in checkpoints]
     facts = [(name, str(value)) for name, value in record["facts"].items()]
     return [
         _outcome(summary, len(record["attempts"]), where),
@@ -183,3 +183,11 @@ def _adapters(order: Mapping[str, Any]) -> Table:
 
 def _checkpoints(blobs: BlobStore, run: str) -> list[dict[str, Any]]:
     return list(read_journal(blobs, run, "checkpoints"))
+
+
+def _weights_row(run: str, saved: Mapping[str, Any], blobs: BlobStore) -> tuple[str, ...]:
+    """Return the cells of exported weights; those in the run's folder may be deleted by now."""
+    path = saved["path"]
+    deleted = path.startswith(f"{run}/") and not any(blobs.list(f"{path}/"))
+    where = "deleted, because of the setting keep" if deleted else saved["at"]
+    return saved["role"], str(saved["step"]), where

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from kitchen.artifacts.model_card import Base, Form, model_card, public_name
+from kitchen.artifacts.model_card import Base, Evaluation, Form, model_card, public_name
 from kitchen.artifacts.weights import Weights
 from kitchen.types import Checkpoint
 
@@ -54,7 +54,8 @@ def card(
         "dish",
         record(**settings),
     )
-    return model_card("me/soup", base or Base("owner/base@v1", SHA, "apache-2.0"), weights, tables)
+    base = base or Base("owner/base@v1", SHA, "apache-2.0")
+    return model_card("me/soup", base, weights, Evaluation(tables))
 
 
 def front(text: str) -> Any:
@@ -83,7 +84,7 @@ def test_front_matter_describes_the_weights_to_a_hub() -> None:
 def test_whole_models_have_a_card_of_their_own(
     form: Form, library: str, relation: str, shown: str
 ) -> None:
-    text = model_card("path:soup", Base("owner/base"), Weights("a", "a", "a"), (), form)
+    text = model_card("path:soup", Base("owner/base"), Weights("a", "a", "a"), Evaluation(), form)
     assert front(text)["library_name"] == library
     assert front(text)["base_model_relation"] == relation
     assert "\n# soup\n" in text
@@ -115,7 +116,7 @@ def test_card_describes_base_training_data_and_scores() -> None:
 def test_card_says_that_weights_were_quantised() -> None:
     facts = {"model.weights": "Q4_1 weights of Tiny, dequantised"}
     weights = Weights("a", "a", "a", "dish", record() | {"facts": facts})
-    text = model_card("me/soup", Base("packaged:tiny"), weights, ())
+    text = model_card("me/soup", Base("packaged:tiny"), weights, Evaluation())
     assert "| its weights | Q4_1 weights of Tiny, dequantised |" in text
 
 
@@ -173,7 +174,9 @@ def test_split_that_is_a_file_is_named_without_its_folder() -> None:
     weights = Weights(
         "run:dish@final", Checkpoint("p", 1, "weights", "e"), "owner/base", "dish", edited
     )
-    assert f"| one.jsonl |  | {SHA} |" in model_card("me/soup", Base("owner/base"), weights, ())
+    assert f"| one.jsonl |  | {SHA} |" in model_card(
+        "me/soup", Base("owner/base"), weights, Evaluation()
+    )
 
 
 def test_base_model_in_a_folder_is_named_by_that_folder(tmp_path: Path) -> None:
@@ -214,7 +217,7 @@ def test_no_text_breaks_out_of_the_card(text: str) -> None:
     edited |= {"recipe": text, "facts": facts}
     weights = Weights("run:dish@final", Checkpoint("p", 1, "weights", "e"), "m", "dish", edited)
     base = Base(text.replace(":", ""), text, text)
-    lines = model_card("me/soup", base, weights, (table,)).splitlines()
+    lines = model_card("me/soup", base, weights, Evaluation((table,))).splitlines()
     titles = ("# soup", "## Evaluation", "## Data", "## Settings", "## How to load it")
     assert [line for line in lines if line.startswith("#")] == list(titles)
     assert lines.count("---") == 2
@@ -243,10 +246,17 @@ def test_evaluations_of_every_recipe_are_shown(title: str) -> None:
     assert f"## Evaluation\n\n**{title}**\n\n| held-out set |" in card(tables=(table,))
 
 
+def test_results_of_other_weights_are_not_shown() -> None:
+    weights = Weights("run:dish@50", Checkpoint("a", 50, "weights", "ef" * 32), "a", "dish")
+    text = model_card("me/soup", Base("a"), weights, Evaluation((SCORES,), of_other_step=75))
+    assert "The run evaluated its final weights, those of step 75, and not these." in text
+    assert "exact match" not in text
+
+
 def test_untrained_weights_are_called_that() -> None:
     checkpoint = Checkpoint("dish/weights/final", 0, "weights", "ef" * 32)
     weights = Weights("run:dish@final", checkpoint, "owner/base", "dish", record())
-    text = model_card("me/soup", Base("owner/base"), weights, ())
+    text = model_card("me/soup", Base("owner/base"), weights, Evaluation())
     assert "| optimiser steps | 0: the weights are the initial ones |" in text
 
 
@@ -256,13 +266,13 @@ def test_generated_problems_are_named() -> None:
     weights = Weights(
         "run:dish@final", Checkpoint("p", 1, "weights", "e"), "owner/base", "dish", edited
     )
-    text = model_card("me/soup", Base("owner/base"), weights, ())
+    text = model_card("me/soup", Base("owner/base"), weights, Evaluation())
     assert f"| train | game:calculator | {'cd' * 32} |" in text
 
 
 def test_weights_without_a_run_have_a_card() -> None:
     text = model_card(
-        "me/soup", Base("owner/base"), Weights("path:out", "path:out", "path:out"), ()
+        "me/soup", Base("owner/base"), Weights("path:out", "path:out", "path:out"), Evaluation()
     )
     assert "| base model | `owner/base` |" in text
     assert "Settings" not in text

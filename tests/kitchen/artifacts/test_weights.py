@@ -11,6 +11,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen, Observer
+from kitchen.artifacts.publish import evaluation
 from kitchen.artifacts.weights import (
     find_weights,
     naming_damaged,
@@ -137,6 +138,15 @@ def test_best_is_the_export_with_lowest_held_out_loss(blobs: FakeBlobs) -> None:
 def test_without_held_out_loss_final_weights_are_suggested(blobs: FakeBlobs) -> None:
     with pytest.raises(ConfigError, match=r"no held-out evaluation.* run:dish@final"):
         find_weights("run:dish@best", trained(blobs, eval_every=0), blobs)
+
+
+@pytest.mark.parametrize(("at", "other"), [("final", None), ("12", None), ("9", 12)])
+def test_evaluation_is_that_of_the_final_weights(
+    blobs: FakeBlobs, at: str, other: int | None
+) -> None:
+    found = evaluation(find_weights(f"run:dish@{at}", trained(blobs), blobs), blobs)
+    assert found.of_other_step == other
+    assert any("measure" in table["columns"] for table in found.tables)
 
 
 def test_deleted_export_is_not_found(blobs: FakeBlobs) -> None:

@@ -215,6 +215,27 @@ def test_headline_metrics_come_first_and_stay_on_the_line() -> None:
     ]
 
 
+def test_a_batch_without_steps_shows_no_loss_of_another() -> None:
+    out, file = plain_console()
+    observer = ConsoleObserver(out, ("reward", "loss"))
+    for number, losses in enumerate(((1.5,), ())):
+        batch = Progress(number, number / 2, 0.5)
+        location = RECIPE.iteration("Batches", batch)
+        reward = (Metrics(reward=0.5),)
+        observer.stage_done(StageDone(Report(), batch, 0.1, reward, location=location))
+        for loss in losses:
+            inner = location.iteration("Passes", batch)
+            observer.stage_done(
+                StageDone(Report(), batch, 0.1, (Metrics(loss=loss),), location=inner)
+            )
+    observer.run_ended(None)
+    lines = [line for line in file.getvalue().splitlines() if "reward" in line]
+    assert [line.split("  ")[1:] for line in lines[-2:]] == [
+        ["reward 0.5", "loss 1.5"],
+        ["reward 0.5"],
+    ]
+
+
 def test_a_step_shows_its_pass_over_the_data() -> None:
     out, file = plain_console()
     observer = ConsoleObserver(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -293,6 +294,14 @@ def test_an_exported_folder_gives_the_same_answers(tmp_path: Path) -> None:
     unchanged = output(4, "export", "packaged:tiny", str(tmp_path / "out2"), *LOCAL)
     assert "nothing to export" in unchanged
     assert {path.name for path in tmp_path.iterdir()} == {"out0", "out1"}
+
+
+def test_deleted_exports_are_marked() -> None:
+    rows = re.findall(r"^ExportedWeights +(\d+) +(\S+)", output(0, "runs", "show", "dish"), re.M)
+    kept = {int(step) for step, where in rows if where != "deleted,"}
+    folders = {path.name for path in Path("runs/dish/weights").iterdir()} - {"final"}
+    assert {f"step-{step:06}" for step in kept} == folders
+    assert len(kept) < len(rows)
 
 
 def test_an_export_to_gguf_that_is_impossible_is_refused(tmp_path: Path) -> None:

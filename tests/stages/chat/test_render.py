@@ -293,7 +293,7 @@ class Parsing(ByteTokenizer):
             LONG,
             ByteTokenizer(),
             {"max_tokens": 20},
-            "21 tokens are more than max_tokens=20; raise it, or set overlong to",
+            "21 tokens are more than rendering.max_tokens=20; raise it, or set rendering.overlong",
         ),
     ],
 )
@@ -362,7 +362,7 @@ def test_overlong_datums_are_cut_or_dropped_and_counted():
     dropping = RenderDataset(max_tokens=2, overlong="drop"), "rendering.overlong=truncate"
     truncating = RenderDataset(max_tokens=2, overlong="truncate"), "shorten the rows"
     for rendering, fix in (dropping, truncating):
-        with pytest.raises(DataError, match=rf"no data is left: all 1 .* of 1 rows.*{fix}"):
+        with pytest.raises(DataError, match=rf"no data is left: all 1 .* of 1 rows.*{fix}\)$"):
             rendering.run(TrainRows((long,)), ByteTokenizer())
     with pytest.raises(DataError, match="no data is left: all 0 datums of 0 rows"):
         RenderDataset().run(TrainRows(()), ByteTokenizer())
@@ -444,6 +444,8 @@ def test_answers_without_text_are_counted() -> None:
         for text in ("", " ", "yes")
     )
     assert RenderDataset().run(TrainRows(rows), ByteTokenizer())[1]["data/empty_answers"] == 2
+    *_, counts = RenderDataset().preview(TrainRows(rows), ByteTokenizer())
+    assert dict(counts.rows)["note"].startswith("2 answers are empty (the first: ")
 
 
 def test_other_right_answers_are_counted() -> None:

@@ -61,6 +61,20 @@ def test_items_are_paired_whatever_their_order() -> None:
     assert found.verdict == "better"
 
 
+@pytest.mark.parametrize(
+    ("other", "count"),
+    [({"seed": 1, "rate": 1}, 1), ({"seed": 1, "rate": 2}, 0), ({"seed": 0, "rate": 1}, 0)],
+)
+def test_runs_that_differ_in_their_seed_have_a_note(other: dict[str, int], count: int) -> None:
+    blobs = FakeBlobs()
+    write_evaluated_run(blobs, "a", scored_rows(answers(0.0, 1)), settings={"seed": 0, "rate": 1})
+    write_evaluated_run(blobs, "b", scored_rows(answers(0.3, 2)), settings=other)
+    report, *_ = CompareRuns(("a", "b")).run(blobs)
+    assert [note.startswith("b and a differ only in their seed") for note in report.notes] == (
+        [True] * count
+    )
+
+
 def test_items_that_only_one_run_has_are_counted() -> None:
     one = scored_rows(answers(0.0, 1))
     other = scored_rows([*answers(0.3, 2)[:50], *[None] * 10])[5:]
