@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kitchen.ports import BlobStore
 from kitchen.runs.history import Point, series_of
+from kitchen.runs.store import read_journal, read_run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40  # characters of a curve
@@ -20,12 +22,13 @@ class BestBy:
 
     metric: str = "held_out_loss"
     greater_is_better: bool = False
+    exports: bool = True  # whether the run exported its weights at evaluations
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> BestBy:
-        """Return what the record of a run says; the default if it has no evaluations."""
+        """Return what the record of a run says; the default metric if it ranks no exports."""
         if not record.get("selects_by"):
-            return cls()
+            return cls(exports=False)
         return cls(record["selects_by"], record.get("greater_is_better", False))
 
     def best_point(self, points: Sequence[Point]) -> Point:
@@ -37,6 +40,16 @@ class BestBy:
     def superlative(self) -> str:
         """The word for the best value."""
         return "highest" if self.greater_is_better else "lowest"
+
+
+def run_curves(blobs: BlobStore, run: str, headline: Sequence[str], encoding: str) -> Sequence[str]:
+    """Return the curves of a run's headline metrics, and a sentence if its weights got worse."""
+    rows = read_journal(blobs, run, "metrics")
+    best_by = BestBy.of_record(read_run(blobs, run))
+    names = list(dict.fromkeys((*headline, best_by.metric)))
+    lines = list(curve_lines(rows, names, best_by, encoding=encoding))
+    note = overfitting_note(rows, run, best_by)
+    return [*lines, note] if lines and note else lines
 
 
 def curve_lines(
@@ -93,10 +106,13 @@ def overfitting_note(
         return None
     moved = "fell" if best_by.greater_is_better else "rose"
     name = re.sub("^held out", "held-out", best_by.metric.replace("_", " "))
-    return (
-        f"The {name} was {best_by.superlative} at step {step} ({best:.4g}) and {moved} to "
-        f"{last:.4g}: run:{run}@best names the weights of that step."
-    )
+    sentence = f"The {name} was {best_by.superlative} at step {step} ({best:.4g}) and {moved} to "
+    if not best_by.exports:
+        return (
+            f"{sentence}{last:.4g}. The run exported no weights at that step: train for fewer "
+            "steps, or with a recipe that exports weights at evaluations, such as recipes.sl_basic."
+        )
+    return f"{sentence}{last:.4g}: run:{run}@best names the weights of that step."
 
 
 def _can_encode(text: str, encoding: str) -> bool:

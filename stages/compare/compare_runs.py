@@ -44,6 +44,17 @@ class CompareRuns(Stage):
             read_run(blobs, run_of(run))
 
 
+def _check_are_runs(runs: Sequence[str]) -> None:
+    """Raise ConfigError for weights, such as RUN@best, in place of a run."""
+    for text in runs:
+        if "@" in run_of(text) or text.startswith("run:"):
+            weights = text.removeprefix("run:")
+            raise ConfigError(
+                f"runs: {text!r} names weights, and runs are compared by their final evaluations: "
+                f"run `kitchen eval {weights}`, and compare the run that it starts"
+            )
+
+
 def run_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the runs of each group: `RUN` is a group of one run, `NAME=RUN,RUN` has several.
 
@@ -61,6 +72,7 @@ def run_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
             )
         if VERSUS in name:
             raise ConfigError(f"runs: the name of group {name!r} contains {VERSUS!r}: rename it")
+        _check_are_runs(runs)
         again = name if name in groups else next((run for run in runs if run in seen), "")
         if again or len(set(runs)) < len(runs):
             raise ConfigError(f"runs: {again or text!r} occurs twice: give each run once")

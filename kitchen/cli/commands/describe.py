@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kitchen.cli.commands.check import workflow_tree
 from kitchen.cli.commands.json_output import as_json, only_on_stdout
-from kitchen.cli.console import WIDTH, console, table
+from kitchen.cli.console import WIDTH, console, print_wrapped, table
 from kitchen.config.adapters import PORT_TYPES
 from kitchen.config.describe import SettingDescription, describe_settings
 from kitchen.config.discovery import NotAStep, build_workflow, import_path
@@ -26,6 +26,7 @@ from kitchen.stage import Stage
 from kitchen.types import Table
 from kitchen.workflow import Step, walk
 
+DEFAULTS_NOTE = "The values below are the defaults of the recipe;"  # for a YAML file
 _WIDTH = 100  # columns of the comments in a YAML file
 
 
@@ -60,6 +61,8 @@ def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
     out = console()
     heading = Text.assemble((import_path(cls), "bold"), f"\n{docstring}" if docstring else "")
     out.print(heading, end="\n\n")
+    if name.endswith(SUFFIXES):
+        print_wrapped(out, f"{DEFAULTS_NOTE} `kitchen check {name}` shows those of the file.\n")
     print_settings(out, settings)
     out.print()
     if workflow is None:

@@ -14,7 +14,7 @@ from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, re
 from kitchen.cli.commands.json_output import as_json, only_on_stdout
 from kitchen.cli.commands.manifest import manifest_of_resumed
 from kitchen.cli.console import ConsoleObserver, console, print_wrapped
-from kitchen.cli.curves import BestBy, curve_lines, overfitting_note
+from kitchen.cli.curves import run_curves
 from kitchen.cli.streams import drop_unread_output
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
 from kitchen.config.adapters import Kitchen
@@ -41,9 +41,7 @@ from kitchen.runs.resumable import has_outside_cause, has_save_point, resuming_c
 from kitchen.runs.store import (
     check_new_run_name,
     new_run_id,
-    read_journal,
     read_order,
-    read_run,
     run_summary,
 )
 from kitchen.runs.wording import clock
@@ -217,15 +215,10 @@ def _print_curves(out: Console, completed: _Run) -> None:
     if blobs is None:
         return
     try:
-        rows = read_journal(blobs, completed.name, "metrics")
-        best_by = BestBy.of_record(read_run(blobs, completed.name))
+        lines = run_curves(blobs, completed.name, completed.recipe.headline, out.encoding)
     except KitchenError as error:  # the run is complete nevertheless
-        print_wrapped(out, f"its curves are not shown: {error}")
-        return
-    names = dict.fromkeys((*completed.recipe.headline, best_by.metric))
-    lines = list(curve_lines(rows, list(names), best_by, encoding=out.encoding))
-    note = overfitting_note(rows, completed.name, best_by)
-    for line in ["", *lines, *([note] if note else [])] if lines else []:
+        lines = [f"its curves are not shown: {error}"]
+    for line in ["", *lines] if lines else []:
         print_wrapped(out, line)
 
 

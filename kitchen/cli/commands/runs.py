@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from kitchen.cli.commands.json_output import as_json
-from kitchen.cli.console import console, table
+from kitchen.cli.console import console, print_wrapped, table
+from kitchen.cli.curves import run_curves
 from kitchen.config.adapter_choice import (
     DEFAULT_RUNS_FOLDER,
     AdapterChoice,
@@ -18,6 +19,7 @@ from kitchen.config.adapter_choice import (
 )
 from kitchen.config.order import adapter_rows, nested_value
 from kitchen.ports import BlobStore
+from kitchen.recipe import Recipe
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
 from kitchen.runs.wording import clock
 from kitchen.secrets import printable
@@ -116,7 +118,7 @@ def _result(metrics: Mapping[str, Any]) -> str:
 
 
 def show_run(name: str, adapters: AdapterChoice, *, json: bool) -> int:
-    """Print the outcome of a run, its settings, adapters, facts, metrics and weights."""
+    """Print the outcome of a run, its settings, adapters, facts, metrics, weights and curves."""
     blobs = open_blobs(adapters)
     run = check_run_name(name)
     summary = run_summary(blobs, run)
@@ -131,7 +133,16 @@ def show_run(name: str, adapters: AdapterChoice, *, json: bool) -> int:
         if shown.rows:
             console().print(table(shown))
             console().print()
+    _print_curves(console(), blobs, run)
     return 0
+
+
+def _print_curves(out: Console, blobs: BlobStore, run: str) -> None:
+    lines = run_curves(blobs, run, Recipe.headline, out.encoding)
+    if lines:
+        out.print("Curves", style="bold")
+    for line in lines:
+        print_wrapped(out, line)
 
 
 def _tables(

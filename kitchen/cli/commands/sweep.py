@@ -138,8 +138,10 @@ class _Report:
         self._headline = sweep.headline
         self._count = count
         self._started: set[str] = set()
+        self._stopping = False  # whether the sweep was asked to stop
 
     def stopping(self) -> None:
+        self._stopping = True
         text = "stopping after running points have saved their progress; Ctrl-C again stops at once"
         print_wrapped(self._out, text)
 
@@ -155,6 +157,8 @@ class _Report:
             print_wrapped(self._out, f"{head} completed in {clock(status.seconds)}  {metrics}")
         elif status.state == "failed":
             print_wrapped(self._out, f"{head} failed: {status.reason}", style="red")
+        elif self._stopping:
+            print_wrapped(self._out, f"{head} stopped")
         else:
             print_wrapped(self._out, f"{head} its process ended before the run was complete")
 

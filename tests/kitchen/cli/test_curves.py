@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from kitchen.cli.curves import BestBy, curve_lines, overfitting_note, sparkline
+from adapters.fake.blobs import FakeBlobs
+from kitchen.cli.curves import BestBy, curve_lines, overfitting_note, run_curves, sparkline
+from kitchen.config.order import Order
 from kitchen.runs.history import series_of
+from kitchen.runs.store import write_run
 
 
 def rows(name: str, values: Sequence[float], start: int = 0) -> list[dict[str, Any]]:
@@ -59,6 +63,19 @@ def test_the_highest_value_of_the_selecting_metric_is_named() -> None:
     assert note.startswith("The held-out rewards/math was highest at step 2 (0.5) and fell to 0.2:")
 
 
+def test_the_curves_of_a_recorded_run_end_with_a_sentence() -> None:
+    blobs = FakeBlobs()
+    record: dict[str, Any] = {"run": "basil", "recipe": "recipes.soup:Soup"}
+    record |= {"attempts": [], "facts": {}, "rendering": {}, "metrics": {}, "reason": ""}
+    record["order"] = vars(Order("recipes.soup:Soup", {}))
+    write_run(blobs, "basil", {**record, "status": "completed", "selects_by": "held_out_loss"})
+    journal = [*rows("loss", [3.0, 2.0, 1.0]), *rows("held_out_loss", [2.6, 2.5, 3.4])]
+    lines = [json.dumps({**row, "n": n}) + "\n" for n, row in enumerate(journal)]
+    blobs.write("basil/metrics.jsonl", "".join(lines).encode())
+    curves = run_curves(blobs, "basil", ("reward", "loss"), "utf-8")
+    assert [line.split()[0] for line in curves] == ["loss", "held", "The"]
+
+
 def test_curves_need_three_points_and_an_encoding() -> None:
     assert list(curve_lines(rows("loss", [2.0, 1.0]), ("loss",))) == []
     [line] = curve_lines(rows("loss", [3.0, 2.0, 1.0]), ("loss",), encoding="ascii")
@@ -74,3 +91,11 @@ def test_a_rising_held_out_loss_is_reported(values: list[float], rose: bool) -> 
     if note is not None:
         assert "at step 2 (2.5)" in note
         assert "run:basil@best" in note
+
+
+def test_weights_that_were_not_exported_are_not_named() -> None:
+    best_by = BestBy.of_record({"status": "completed"})
+    note = overfitting_note(rows("held_out_loss", [2.6, 2.5, 3.4]), "basil", best_by)
+    assert note is not None
+    assert "@best" not in note
+    assert "exported no weights at that step: train for fewer steps" in note

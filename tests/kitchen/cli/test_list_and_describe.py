@@ -104,6 +104,9 @@ def test_a_file_is_described_as_its_recipe(here: Path) -> None:
     for command in ("describe", "schema"):
         shown = output(0, command, "mine.yaml")
         assert "what goes wrong" in shown
+        assert ("`kitchen check mine.yaml` shows those of the file" in shown) == (
+            command == "describe"
+        )
         assert "mine.yml: No such file" in output(2, command, "mine.yml")
     assert output(0, "describe", "mine.yaml", "--yaml").count("recipe: recipes.soup:Soup") == 1
     assert "is a YAML file, and not a recipe" in output(2, "copy", "mine.yaml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -14,7 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from kitchen.cli.commands.sweep import _Report
+from kitchen.config.order import Order
+from kitchen.experiments.ledger import Point, PointStatus, Sweep
 from tests.support.commands import invoke, output
 from tests.support.soup import SMALL
 
@@ -28,6 +33,20 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     for row in rows:
         row.pop("seconds")
     return rows
+
+
+@pytest.mark.parametrize("stopping", [True, False])
+def test_a_stopped_point_is_not_reported_as_dead(stopping: bool) -> None:
+    out = Console(file=io.StringIO(), width=80)
+    sweep = Sweep("lr", "recipes.soup", {}, [], "local", 1, 1, "/")
+    report = _Report(out, sweep, 2)
+    if stopping:
+        report.stopping()
+    point = Point(1, "digest", "lr-1", {"seed": 0}, Order("recipes.soup:Soup", {}))
+    report.changed(PointStatus(point, "stopped"))
+    assert isinstance(out.file, io.StringIO)
+    ending = "stopped" if stopping else "its process ended before the run was complete"
+    assert out.file.getvalue().endswith(f"point 1/2, lr-1 (seed=0): {ending}\n")
 
 
 def test_a_sweep_runs_every_combination(here: Path) -> None:

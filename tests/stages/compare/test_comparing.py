@@ -305,6 +305,12 @@ def test_groups_that_make_no_comparison_are_refused(texts: tuple[str, ...]) -> N
         run_groups(texts)
 
 
+@pytest.mark.parametrize("weights", ["a@best", "run:a@best", "a@40"])
+def test_weights_are_not_compared_as_runs(weights: str) -> None:
+    with pytest.raises(ConfigError, match=r"run `kitchen eval a@(best|40)`, and compare the run"):
+        run_groups(("a@before", weights))
+
+
 def test_runs_without_a_common_measure_say_what_each_has() -> None:
     one, other = scored_rows([1.0] * 5), scored_rows([1.0] * 5, measure="reward")
     with pytest.raises(DataError, match=r"a has exact_match of .*; b has reward of "):
