@@ -40,6 +40,7 @@ class HubRequest:
     not_found: type[KitchenError] = BackendError
     # seconds without an answer, and seconds of answers that the hub is busy or broken
     timeout: float = 10.0
+    publishes: bool = False  # whether the request changes the hub, for which a token is needed
 
 
 def translate_error(error: BaseException, request: HubRequest) -> KitchenError:
@@ -171,6 +172,11 @@ def _explain_permission(status: int, message: str, request: HubRequest) -> str:
         return (
             f"{host} does not accept the token for {subject}; create another at {tokens} and set "
             "HF_TOKEN"
+        )
+    if request.publishes:
+        return (
+            f"{host} publishes {subject} only with a token: set HF_TOKEN to one that may write "
+            f"({tokens})"
         )
     return (
         f"{host} shows no {subject} without a token: it is misspelled, or private; set "

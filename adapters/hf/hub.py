@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from adapters.hf.cache import read_note, write
@@ -135,7 +136,8 @@ class HfHub:
             raise BackendError(
                 f"{folder} contains no files, so there is nothing to publish as {model!r}"
             )
-        self._repos.call(name, lambda: self._upload(name.repo, paths, message, replace_card))
+        upload = partial(self._upload, name.repo, paths, message, replace_card)
+        self._repos.call(name, upload, publishes=True)
         self._repos.forget(name.repo)
         return f"{self._repos.shown_host}/{name.repo}"
 

@@ -27,6 +27,7 @@ _INCLUDED = [
     "LICENSE*",
 ]
 # copies of the same weights for other programs
+_EXPORT_HINT = "without a network, `kitchen export` writes the weights to a folder"
 _EXCLUDED = ["*/*.safetensors", "consolidated*.safetensors"]
 
 
@@ -56,16 +57,22 @@ class ModelRepos(RepoCache):
     _trees: dict[tuple[str, str], Mapping[str, int]] = field(default_factory=dict, init=False)
 
     def call(
-        self, name: ModelName, call: Callable[[], T], not_found: type[BackendError] = BackendError
+        self,
+        name: ModelName,
+        call: Callable[[], T],
+        not_found: type[BackendError] = BackendError,
+        *,
+        publishes: bool = False,
     ) -> T:
         """Run a call to the hub about a model, with retries and our errors."""
         request = HubRequest(
             f"model {str(name)!r}",
             self.shown_host,
             f"{self.shown_host}/{name.repo}",
-            self.offline_hint,
+            _EXPORT_HINT if publishes else self.offline_hint,
             not_found,
             self.timeout,
+            publishes,
         )
         return call_hub(request, call)
 

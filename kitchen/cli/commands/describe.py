@@ -26,7 +26,6 @@ from kitchen.stage import Stage
 from kitchen.types import Table
 from kitchen.workflow import Step, walk
 
-DEFAULTS_NOTE = "The values below are the defaults of the recipe;"  # for a YAML file
 _WIDTH = 100  # columns of the comments in a YAML file
 
 
@@ -59,10 +58,7 @@ def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
         print(as_json(description))
         return 0
     out = console()
-    heading = Text.assemble((import_path(cls), "bold"), f"\n{docstring}" if docstring else "")
-    out.print(heading, end="\n\n")
-    if name.endswith(SUFFIXES):
-        print_wrapped(out, f"{DEFAULTS_NOTE} `kitchen check {name}` shows those of the file.\n")
+    _print_heading(out, name, cls, docstring)
     print_settings(out, settings)
     out.print()
     if workflow is None:
@@ -72,6 +68,17 @@ def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
         out.print(workflow_tree("Stages", workflow))
         out.print(f"\nPorts: {', '.join(ports)}")
     return 0
+
+
+def _print_heading(out: Console, name: str, cls: type[Recipe], docstring: str) -> None:
+    heading = Text.assemble((import_path(cls), "bold"), f"\n{docstring}" if docstring else "")
+    out.print(heading, end="\n\n")
+    if name.endswith(SUFFIXES):
+        print_wrapped(
+            out,
+            "The values below are the defaults of the recipe; "
+            f"`kitchen check {name}` shows those of the file.\n",
+        )
 
 
 def print_settings(out: Console, settings: Sequence[SettingDescription]) -> None:

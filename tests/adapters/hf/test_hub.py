@@ -383,6 +383,12 @@ def test_unknown_revision_is_an_error(hub_server: HubServer, model: Repository) 
         hub().fetch("owner/other@v1")
 
 
+def test_publishing_without_a_token_asks_for_one(hub_server: HubServer, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# soup")
+    with pytest.raises(ApiError, match="publishes model 'me/soup' only with a token: set HF_TOKEN"):
+        hub().publish("me/soup", tmp_path, message="soup")
+
+
 # --- what breaks off
 
 
