@@ -125,7 +125,7 @@ def _comparison(
     except KitchenError as error:
         verdicts = _recorded_tables(runs, _is_verdict)
         reason = Paragraph(f"No verdict: {error}.", strong=True)
-        return [*(verdicts or [reason]), *_states(runs)], [], []
+        return [*(verdicts or [reason]), *_held_out_losses(runs), *_states(runs)], [], []
     assert collector.report is not None
     verdict, details = collector.tables
     summary = _summary(collector.report, groups)
@@ -134,7 +134,7 @@ def _comparison(
     )
     analysis = DataTable(details.title, details.columns, details.rows, folded=len(groups) > _FEW)
     scores = [] if len(groups) == 1 else [_scores(collector.report)]
-    return [*summary, *_states(runs), by_measure], scores, [analysis]
+    return [*summary, *_held_out_losses(runs), *_states(runs), by_measure], scores, [analysis]
 
 
 def _summary(report: ComparisonReport, groups: Sequence[ReportedGroup]) -> Iterator[Block]:
@@ -240,6 +240,19 @@ def _summary_of_several(first: str, second: str, found: Sequence[Comparison]) ->
     largest = format_p(max(each.p_corrected for each in found))
     measures = f"all {count} measures (corrected, the largest {largest})"
     return f"{second} is {verdict} than {first} on {measures}."
+
+
+def _held_out_losses(runs: Sequence[RunRecord]) -> Iterator[Block]:
+    """Yield a sentence on the held-out loss of each of a few runs during training."""
+    for run in runs if len(runs) <= _FEW else ():
+        points = run.series("held_out_loss")
+        if len(points) > 1:
+            (first, start), (last, end) = points[0], points[-1]
+            step, lowest = min(points, key=lambda point: point[1])
+            yield Paragraph(
+                f"Held-out loss of {run.name} during training: {start:.4g} at step {first}, "
+                f"{end:.4g} at step {last}, and lowest, {lowest:.4g}, at step {step}."
+            )
 
 
 def _states(runs: Sequence[RunRecord]) -> Iterator[Block]:

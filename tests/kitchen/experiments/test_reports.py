@@ -108,6 +108,20 @@ def test_a_run_is_compared_with_its_initial_model() -> None:
     assert answers.answers[0].expected == "4"
 
 
+def test_the_verdict_says_where_the_held_out_loss_was_lowest() -> None:
+    blobs = FakeBlobs()
+    write_evaluated_run(blobs, "basil", scored_rows([1.0]))
+    losses = {1: 3.0, 5: 2.5, 9: 2.75}
+    rows = [{"step": step - 1, "held_out_loss": loss} for step, loss in losses.items()]
+    write_metrics(blobs, "basil", rows)
+    texts = [
+        block.text
+        for block in section(build_report(blobs, ["basil"]), "Verdict").blocks
+        if isinstance(block, Paragraph)
+    ]
+    assert any("2.75 at step 9, and lowest, 2.5, at step 5" in text for text in texts)
+
+
 def test_runs_are_compared_with_the_first() -> None:
     blobs = FakeBlobs()
     write_evaluated_run(blobs, "a", scored_rows([0.0] * 30 + [1.0] * 10))
