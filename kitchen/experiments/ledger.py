@@ -20,6 +20,7 @@ from kitchen.runs.store import (
     top_folders,
 )
 from kitchen.safe_text import read_json
+from kitchen.secrets import mask
 
 State = Literal["waiting", "running", "completed", "failed", "stopped"]
 
@@ -126,7 +127,7 @@ class Ledger:
 
     def fail(self, point: Point, reason: str) -> None:
         """Record why a point failed; an empty reason allows it to run again."""
-        self.write_point(replace(point, failure=reason))
+        self.write_point(replace(point, failure=mask(reason)))
 
     def status(self, point: Point) -> PointStatus:
         """Return the state of a point, which its run's record decides if there is one."""

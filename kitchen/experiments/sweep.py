@@ -17,6 +17,7 @@ from kitchen.experiments.driver import default_threads
 from kitchen.experiments.executors import find_executor
 from kitchen.experiments.ledger import Point, Sweep, configuration_digest
 from kitchen.ports.blobs import BlobStore
+from kitchen.recipe import Recipe
 from kitchen.secrets import mask
 
 _SHOWN_PROBLEMS = 20
@@ -56,6 +57,7 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     for number, combination in enumerate(combinations, 1):
         settings = (*request.run.settings, *combination)
         resolved = resolve_request(replace(request.run, settings=settings))
+        _check_not_of_adapters(request.axes, resolved.cls)
         try:
             order, recipe, kitchen = resolved.require()
         except Problems as error:
@@ -108,13 +110,19 @@ def _check_axes(request: SweepRequest) -> None:
         raise ConfigError("a sweep needs an axis, such as --over learning_rate=1e-4,2e-4")
     fixed = _keys(request.run.settings)
     for axis in request.axes:
-        if "." in axis.key and (port := axis.key.partition(".")[0]) in PORTS:
-            raise ConfigError(
-                f"{axis.key} is a setting of the {port} adapter, which all points share; give it "
-                "with --set"
-            )
         for key in sorted(_keys(axis.settings()) & fixed):
             raise ConfigError(f"{key} is both a setting and an axis (--over); remove one")
+
+
+def _check_not_of_adapters(axes: Sequence[Axis], recipe: type[Recipe]) -> None:
+    """Raise ConfigError for an axis over a setting of an adapter, if the recipe has no such one."""
+    for axis in axes:
+        port = axis.key.partition(".")[0]
+        if port in PORTS and port not in recipe.model_fields:
+            raise ConfigError(
+                f"--over {axis.key}: all points have the same {port} adapter, with the same "
+                "settings; give them with --set"
+            )
 
 
 def _keys(settings: Sequence[str]) -> set[str]:

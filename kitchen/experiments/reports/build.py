@@ -423,12 +423,12 @@ def _flat_settings(run: RunRecord) -> Mapping[str, str]:
 
 
 def _provenance(runs: Sequence[RunRecord]) -> Sequence[Block]:
-    columns = ("run", "status", "started", "took", "attempts", "weights, SHA-256")
+    columns = ("run", "status", "started, UTC", "took", "attempts", "weights, SHA-256")
     rows = [
         (
             run.name,
             run.status,
-            str(run.record["attempts"][0]["started"])[:16] if run.record["attempts"] else "",
+            _started(run),
             clock(run.seconds),
             str(len(run.record["attempts"])),
             _final_digest(run),
@@ -445,6 +445,11 @@ def _provenance(runs: Sequence[RunRecord]) -> Sequence[Block]:
         blocks.append(DataTable("Facts that differ", ("run", *others), differing, folded=True))
     same = [(name, str(facts[runs[0].name][name])) for name in shared]
     return [*blocks, DataTable("Facts", ("fact", "value"), same, folded=True)]
+
+
+def _started(run: RunRecord) -> str:
+    attempts = run.record["attempts"]
+    return str(attempts[0]["started"])[:16].replace("T", " ") if attempts else ""
 
 
 def _final_digest(run: RunRecord) -> str:

@@ -86,7 +86,7 @@ def test_every_point_is_checked_before_the_first_runs(
         2, "sweep", *SMALL, "reading={limit: 9}", "--over", "reading.limit=5,6"
     )
     adapter = ("--over", "training.device=cpu,cuda")
-    assert "give it with --set" in output(2, "sweep", *SMALL, *adapter)
+    assert "give them with --set" in output(2, "sweep", *SMALL, *adapter)
     assert "cannot be the name" in output(2, "sweep", *SMALL, *AXES, "--name", "a/b", "--dry-run")
     with monkeypatch.context() as changed:
         changed.setenv("SOME_TOKEN", "hf_12345678")
