@@ -250,7 +250,8 @@ def _explanation(error: ErrorDetails, settings: Sequence[Setting]) -> str:
         return f"{causes[-1]} is unknown; {did_you_mean(str(error['input']), choices)}"
     if causes and error["type"] in ("dict_type", "dataclass_type"):
         return f"{causes[-1]}: {name} holds settings and has no value itself: {name}.NAME=VALUE"
-    message = error["msg"][:1].lower() + error["msg"][1:]
+    text = error["msg"].removeprefix("Value error, ")
+    message = text[:1].lower() + text[1:]
     return f"{causes[-1] if causes else name}: {message}"
 
 

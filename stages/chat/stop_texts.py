@@ -6,19 +6,17 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from kitchen.errors import ConfigError
-
 
 def _checked(value: Any) -> Any:
-    """Return a list of texts; raises ConfigError for other values, and for an empty text."""
+    """Return a list of texts; raises ValueError for other values, and for an empty text."""
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(
+        raise ValueError(
             f"{value!r} is not a list of texts that end an answer; write one text, or several in "
             "brackets"
         )
     if "" in texts:
-        raise ConfigError("an empty text cannot end an answer: every answer contains it")
+        raise ValueError("an empty text cannot end an answer: every answer contains it")
     return tuple(texts)
 
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+import structlog
+
 from kitchen.backend.work import gather_counted
 from kitchen.config.user_functions import is_function_name
 from kitchen.errors import ConfigError, RunFailed, describe_error, exits_as_failures
@@ -20,6 +22,8 @@ from stages.tasks.own_reward import RewardFunction, RowReward, find_reward
 from stages.tasks.rewards import grade
 from stages.tasks.step_results import WrongResult, check_no_messages
 from stages.tasks.time_limit import TimeLimit
+
+log = structlog.get_logger("stages.evaluate")
 
 METRIC = "evaluation.metric"
 TIMEOUT = 60.0  # seconds per answer
@@ -101,7 +105,21 @@ async def score_answers(
             f"{answers[first][0].where}: {METRIC}={metric}: {len(errors)} of {len(answers)} "
             f"answers have no score, more than {MAX_FAILED:.0%}. The first error: {results[first]}"
         ) from errors[first]
+    _warn_of_no_scores(metric, answers, results)
     return results
+
+
+def _warn_of_no_scores(
+    metric: str,
+    answers: Sequence[tuple[Conversation, str]],
+    results: Sequence[StepResult | str],
+) -> None:
+    if results and all(isinstance(each, StepResult) and each.reward is None for each in results):
+        log.warning(
+            f"{METRIC}={metric} returned None for all {len(results)} answers, which is also what "
+            "a function without `return` returns",
+            first=answers[0][0].where,
+        )
 
 
 async def _score(

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.tokenizer import ByteTokenizer
@@ -64,6 +65,13 @@ def test_function_gets_answer_reference_and_columns(
     [answer] = graded(metric, text)
     assert answer.scores == scores
     assert answer.failed == ("" if scores else f"{HERE}:same returned None")
+
+
+@pytest.mark.parametrize(("texts", "warnings"), [(["", ""], 1), (["", "soup"], 0), ([], 0)])
+def test_a_warning_says_that_no_answer_has_a_score(texts: list[str], warnings: int) -> None:
+    with capture_logs() as logs:
+        graded("same", *texts)
+    assert [str(row["event"]).count("None for all 2 answers") for row in logs] == [1] * warnings
 
 
 def test_options_of_grading_find_the_answer() -> None:

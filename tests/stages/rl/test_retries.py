@@ -9,9 +9,10 @@ from itertools import count
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from adapters.fake.training import FakeTraining
-from kitchen.errors import ConfigError, RunFailed
+from kitchen.errors import RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult
 from recipes.rl import Rl
@@ -142,5 +143,5 @@ def test_one_or_several_stop_texts_can_be_set(value: Any, stop: tuple[str, ...])
 
 @pytest.mark.parametrize("value", ["", ["a", ""], [1], 3])
 def test_other_stop_texts_are_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match="end an answer"):
+    with pytest.raises(ValidationError, match=r"playing\.stop\n.*end an answer"):
         Rl(playing={"stop": value})  # type: ignore[arg-type]
