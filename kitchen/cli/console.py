@@ -398,13 +398,16 @@ class ConsoleObserver(WorkObserver):
         return line
 
     def _ordered(self, metrics: Mapping[str, float], most: int) -> dict[str, float]:
-        """Return the headline metrics, with their last values, and up to `most` in all."""
+        """Return the headline metrics, with their last values, and up to `most` in all.
+
+        Then come the means of several rewards.
+        """
         known = {**self._latest, **metrics}
         ordered = {name: known[name] for name in self._headline if name in known}
-        for name, value in metrics.items():
+        for name in sorted(metrics, key=lambda name: not name.startswith("rewards/")):
             if len(ordered) >= most:
                 break
-            ordered.setdefault(name, value)
+            ordered.setdefault(name, metrics[name])
         return ordered
 
     def _head(self, loops: tuple[LoopStep, ...]) -> str:

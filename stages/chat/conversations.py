@@ -116,7 +116,7 @@ def parse_conversation(row: Row, where: str) -> Conversation:
     _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
     columns = [name for name in row if _may_be_message(row[name])]
-    rename = _rename_hint(row, "prompt") if len(columns) > 1 else ""
+    rename = _rename_hint(row, "prompt", "completion") if len(columns) > 1 else ""
     known = f"{'; '.join(FORMATS)}{rename}"
     hint = _delimiter_hint(row)
     raise DataError(f"{where}: no known format in the row {{{shown}}}{hint}. Formats: {known}")
@@ -305,15 +305,22 @@ def _is_single_turn(messages: Sequence[Message]) -> bool:
     return [message.role for message in messages] == ["user", "assistant"]
 
 
-def _rename_hint(row: Row, wanted: str) -> str:
-    """Return advice on renaming a column to `wanted`, preferring its common names elsewhere."""
+def _rename_hint(row: Row, wanted: str, other: str = "") -> str:
+    """Return advice on renaming a column to `wanted`, preferring its common names elsewhere.
+
+    The column to rename to `other`, too, is named if it has one of its common names.
+    """
     known = {field.name for field in FIELDS if field.level != "message"}
     columns = [name for name in row if _may_be_message(row[name])]
     candidates = [name for name in _COMMON_NAMES.get(wanted, ()) if name in columns]
     candidates = candidates or [name for name in columns if name not in known]
     if not candidates:
         return ""
-    return f"; if a column has another name: reading.columns.{candidates[0]}={wanted}"
+    hint = f"; if a column has another name: reading.columns.{candidates[0]}={wanted}"
+    others = [name for name in _COMMON_NAMES.get(other, ()) if name in columns]
+    if others and others[0] != candidates[0]:
+        hint += f" reading.columns.{others[0]}={other}"
+    return hint
 
 
 def _may_be_message(value: Any) -> bool:

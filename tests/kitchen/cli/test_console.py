@@ -204,12 +204,13 @@ def test_lines_of_a_narrow_terminal_break_at_spaces() -> None:
 def test_headline_metrics_come_first_and_stay_on_the_line() -> None:
     out, file = plain_console()
     observer = ConsoleObserver(out, ("reward", "held_out_loss"))
-    observer.stage_done(step(0, 100, Metrics(other=1.0, reward=0.5)))
+    mean = {"rewards/mine:short": 0.25}
+    observer.stage_done(step(0, 100, Metrics({"other": 1.0, **mean, "reward": 0.5})))
     observer.stage_done(step(1, 100, Metrics(held_out_loss=2.5)))
     observer.stage_done(step(20, 100, Metrics(other=3.0, reward=0.75)))
     observer.run_ended(None)
     assert [line.split("  ")[:3] for line in file.getvalue().splitlines()] == [
-        ["step 1/100", "reward 0.5", "other 1"],
+        ["step 1/100", "reward 0.5", "rewards/mine:short 0.25"],
         ["step 2/100", "reward 0.5", "held out loss 2.5"],
         ["step 21/100", "reward 0.75", "held out loss 2.5"],
     ]

@@ -221,7 +221,7 @@ def test_unknown_row_is_shown_with_the_formats():
         ),
         (
             {"id": 1, "question": "why?", "answer": "so"},
-            "reading.columns.question=prompt",
+            "reading.columns.question=prompt reading.columns.answer=completion",
         ),
     ],
 )
