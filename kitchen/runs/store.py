@@ -134,7 +134,10 @@ def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
     name = f"{run}/run.json"
     data = blobs.read(name)
     if data is None:
-        raise ConfigError(f"there is no run {run!r}; {did_you_mean(run, run_names(blobs))}")
+        near = did_you_mean(run, run_names(blobs))
+        if blobs.read(f"{run}/sweep.json") is not None:
+            near = f"it is a sweep, whose runs `kitchen sweep show {run}` lists"
+        raise ConfigError(f"there is no run {run!r}; {near}")
     return _parse_record(blobs, run, data)
 
 

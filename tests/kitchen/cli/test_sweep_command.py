@@ -65,6 +65,7 @@ def test_a_sweep_runs_every_combination(here: Path) -> None:
     assert "4 of 4 points completed" in output(0, "sweep", "resume", "lr")
     assert (here / "runs/lr-1/run.json").read_bytes() == before
     assert "is not running" in output(0, "sweep", "stop", "lr")
+    assert "`kitchen sweep show lr`" in output(2, "resume", "lr")
     assert "kitchen sweep resume lr" in output(2, "sweep", *SMALL, *AXES, "--name", "lr")
 
 
