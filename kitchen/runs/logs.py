@@ -30,6 +30,7 @@ def configure(debug: bool = False) -> None:
             structlog.processors.format_exc_info,
             _drop_below("debug" if debug else "info"),
             copy_to_sinks,
+            _shorten_time,
             mask_values,
             structlog.dev.ConsoleRenderer(colors=_shows_colours(), pad_event_to=0),
         ],
@@ -77,6 +78,14 @@ def copy_to_sinks(
     """Copy an entry to the sinks of `copy_log_to`; a processor of structlog."""
     for sink in _SINKS.get():
         sink(dict(event))
+    return event
+
+
+def _shorten_time(
+    logger: Any, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Leave out the fractions of a second, which the log of the run has; for structlog."""
+    event["timestamp"] = f"{event['timestamp'].partition('.')[0]}Z"
     return event
 
 
