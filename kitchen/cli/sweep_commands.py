@@ -86,11 +86,20 @@ Random = Annotated[
 ]
 DrawSeed = Annotated[int, typer.Option("--draw-seed", help="Seed of the draws of --random.")]
 Jobs = Annotated[
-    int,
+    int | None,
     typer.Option(
         min=1,
         help="Points that run at the same time. They share the cores, so that results differ in "
-        "the last bits from those with another number.",
+        "the last bits from those with another number.  [default: one per device of --devices, "
+        "else 1]",
+    ),
+]
+Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="ID,ID",
+        help="GPUs of this machine, such as 0,1: each point sees one of them, as "
+        "CUDA_VISIBLE_DEVICES.  [default: every point sees all]",
     ),
 ]
 ExecutorName = Annotated[
@@ -135,7 +144,8 @@ def start(
     over: Over = None,
     random: Random = None,
     draw_seed: DrawSeed = 0,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    devices: Devices = "",
     executor: ExecutorName = "local",
     name: Name = None,
     dry_run: DryRun = False,
@@ -157,12 +167,14 @@ def start(
     """
     from kitchen.cli.commands.sweep import start as start_sweep
     from kitchen.experiments.axes import parse_axes
-    from kitchen.experiments.sweep import SweepRequest
+    from kitchen.experiments.sweep import SweepRequest, device_ids
 
     def command() -> int:
         adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
         request = run_request(recipe, settings, config, adapters, strict)
-        sweep = SweepRequest(request, parse_axes(over or ()), random, draw_seed, jobs, executor)
+        sweep = SweepRequest(
+            request, parse_axes(over or ()), random, draw_seed, jobs, device_ids(devices), executor
+        )
         return start_sweep(sweep, name, dry_run=dry_run, json=json)
 
     exit_with(command, debug=debug)

@@ -17,6 +17,7 @@ from kitchen.runs.lock import in_use, lease, stop_holders
 
 _POLL_SECONDS = 0.2
 _MAX_DEATHS = 3  # of a point's process in a row, without a new save point
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 Listener = Callable[[PointStatus], object]
@@ -46,6 +47,7 @@ class Driver:
     options: WorkerOptions
     on_change: Listener
     on_stop: Callable[[], object] = bool
+    devices: Sequence[str] = ()  # GPUs, of which each point sees one; empty: every point sees all
     stopping: bool = False
     _signals: int = 0  # requests to stop that the running points have received
     _requests: int = 0  # requests to stop
@@ -94,6 +96,9 @@ class Driver:
             point = self._queue.pop(0)
             command = worker_command(self.ledger.name, point, self.adapters, self.options)
             environment = dict.fromkeys(_THREADS, str(self.threads))
+            if device := self._free_device():
+                environment[_DEVICES] = device
+                self.ledger.write_device(point, device)
             try:
                 job = self.executor.start(command, environment)
             except OSError as error:
@@ -103,6 +108,14 @@ class Driver:
                 ) from error
             self._running[point.digest] = (point, job)
             self.on_change(PointStatus(point, "running"))
+
+    def _free_device(self) -> str:
+        """Return the device with the fewest running points; "" if the sweep names none."""
+        if not self.devices:
+            return ""
+        of_points = self.ledger.devices()
+        used = [of_points[digest] for digest in self._running if digest in of_points]
+        return min(self.devices, key=used.count)
 
     def _reap(self) -> None:
         """Handle the processes that have ended."""

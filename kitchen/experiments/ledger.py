@@ -38,6 +38,7 @@ class Sweep:
     threads: int  # threads of each; the last bits of results depend on them
     folder: str  # in which the points run
     headline: Sequence[str] = ()  # metrics of the recipe to show first
+    devices: Sequence[str] = ()  # GPUs that the points share; empty: every point sees all
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,15 @@ class Ledger:
     def fail(self, point: Point, reason: str) -> None:
         """Record why a point failed; an empty reason allows it to run again."""
         self.write_point(replace(point, failure=mask(reason)))
+
+    def devices(self) -> Mapping[str, str]:
+        """Return the device of each point that was started with one, by digest."""
+        data = self.blobs.read(f"{self.name}/devices.json")
+        return {} if data is None else self._content(f"{self.name}/devices.json", data)
+
+    def write_device(self, point: Point, device: str) -> None:
+        content = {**self.devices(), point.digest: device}
+        self.blobs.write(f"{self.name}/devices.json", seal(json.dumps(content)))
 
     def status(self, point: Point) -> PointStatus:
         """Return the state of a point, which its run's record decides if there is one."""

@@ -31,7 +31,8 @@ class SweepRequest:
     axes: Sequence[Axis]
     random: int | None = None  # number of combinations to draw; None: all of them
     seed: int = 0  # of the draws
-    jobs: int = 1
+    jobs: int | None = None  # None: as many as there are devices, or 1
+    devices: Sequence[str] = ()  # GPUs that the points share
     executor: str = "local"
 
 
@@ -75,6 +76,14 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     return PlannedSweep(_sweep(request, name, points, headline), points, store)
 
 
+def device_ids(text: str) -> Sequence[str]:
+    """Return the GPUs in `ID,ID`; raises ConfigError for one that is empty or named twice."""
+    ids = [part.strip() for part in text.split(",")] if text else []
+    if not all(ids) or len(set(ids)) < len(ids):
+        raise ConfigError(f"--devices {text}: name each GPU once, as in 0,1")
+    return ids
+
+
 def store_of(order: Order) -> AdapterChoice:
     """Return the choice of the store that a run of this order is recorded in."""
     root = order.adapter_settings.get("blobs", {}).get("root")
@@ -90,7 +99,7 @@ def _combinations(request: SweepRequest) -> Sequence[Sequence[str]]:
 def _sweep(
     request: SweepRequest, name: str, points: Sequence[Point], headline: Sequence[str]
 ) -> Sweep:
-    jobs = min(request.jobs, len(points))
+    jobs = min(request.jobs or len(request.devices) or 1, len(points))
     return Sweep(
         name=name,
         recipe=points[0].order.recipe,
@@ -98,6 +107,7 @@ def _sweep(
         points=[point.digest for point in points],
         executor=request.executor,
         jobs=jobs,
+        devices=tuple(request.devices),
         threads=default_threads(jobs),
         folder=os.getcwd(),
         headline=tuple(headline),

@@ -122,6 +122,7 @@ def _drive(
         options,
         report.changed,
         report.stopping,
+        sweep.devices,
     )
     with handling_signals(driver.stop):  # the second Ctrl-C ends the points without saving
         statuses = driver.run(retry_failed=retry_failed)

@@ -15,6 +15,7 @@ from kitchen.errors import ConfigError
 from kitchen.experiments.driver import Driver, request_stop
 from kitchen.experiments.executors import CommandTemplate, Job, find_executor
 from kitchen.experiments.ledger import Ledger, Point, PointStatus, Sweep, configuration_digest
+from kitchen.experiments.sweep import device_ids
 from kitchen.experiments.worker import WorkerOptions
 from kitchen.runs.lock import InUse, lease
 from kitchen.runs.store import write_run
@@ -79,11 +80,13 @@ class Scripted:
     behave: Callable[[Point], int | None]
     started: list[int] = field(default_factory=list)
     jobs: list[Ended] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
         assert environment["OMP_NUM_THREADS"] == "2"
         [point] = [point for point in self.ledger.points() if point.digest in command]
         self.started.append(point.number)
+        self.devices.append(environment.get("CUDA_VISIBLE_DEVICES", "all"))
         self.jobs.append(Ended(self.behave(point)))
         return self.jobs[-1]
 
@@ -185,6 +188,34 @@ def test_a_request_stops_the_points_once() -> None:
     assert executor.started == [1, 2]
     assert [job.stopped for job in executor.jobs] == [1, 1]
     assert {status.state for status in statuses} == {"waiting"}
+
+
+def test_points_share_the_devices() -> None:
+    of = ledger(5)
+
+    def complete_the_second(point: Point) -> int | None:
+        if point.number in (1, 3):  # still running
+            return None
+        record(of, point, "completed")
+        return 0
+
+    executor = Scripted(of, complete_the_second)
+    driver = Driver(of, executor, 3, 2, STORE, WorkerOptions(), lambda status: None)
+    driver.devices = ("0", "1", "2")
+    driver.on_change = lambda status: driver.stop() if len(executor.started) == 5 else None
+    driver.run()
+    assert executor.started == [1, 2, 3, 4, 5]
+    # the devices of points 2 and 4 are free again
+    assert executor.devices == ["0", "1", "2", "1", "1"]
+    assert drive(ledger(1), lambda point: -11)[0].devices == ["all"] * 3
+
+
+def test_devices_are_named_once() -> None:
+    assert device_ids("0, GPU-7f") == ["0", "GPU-7f"]
+    assert device_ids("") == []
+    for text in ("0,0", "0,"):
+        with pytest.raises(ConfigError, match="name each GPU once"):
+            device_ids(text)
 
 
 def test_two_drivers_are_refused() -> None:
