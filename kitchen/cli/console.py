@@ -292,6 +292,7 @@ class ConsoleObserver(WorkObserver):
         self._activity = ""  # of the stage outside loops that started last; empty inside a loop
         self._detail = ""  # beside the bar of a loop
         self._room = out.width  # characters for it
+        self._in_loop = False  # whether a step of a loop has started
 
     def run_started(self, run: str, step: Step) -> None:
         self._print(f"run {run}")
@@ -311,6 +312,10 @@ class ConsoleObserver(WorkObserver):
     def stage_started(self, event: StageStarted) -> None:
         loops = event.location.loops
         self._activity = "" if loops else activity(event.stage.title())
+        if loops and not self._in_loop and loops[-1].loop not in self._passes:
+            self._in_loop = True
+            if loops[-1].step > 0:
+                self._print(f"resumed at {self._head(loops)}")
         if self._bar is None or self._task is None:
             return
         if not loops:

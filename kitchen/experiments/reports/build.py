@@ -124,7 +124,7 @@ def _comparison(
         Kitchen(blobs=blobs).cook(recipe, collector)
     except KitchenError as error:
         verdicts = _recorded_tables(runs, _is_verdict)
-        reason = Paragraph(f"No verdict: {error}.", strong=True)
+        reason = Paragraph(f"No verdict: {_why_not(error, runs)}.", strong=True)
         return [*(verdicts or [reason]), *_held_out_losses(runs), *_states(runs)], [], []
     assert collector.report is not None
     verdict, details = collector.tables
@@ -240,6 +240,16 @@ def _summary_of_several(first: str, second: str, found: Sequence[Comparison]) ->
     largest = format_p(max(each.p_corrected for each in found))
     measures = f"all {count} measures (corrected, the largest {largest})"
     return f"{second} is {verdict} than {first} on {measures}."
+
+
+def _why_not(error: KitchenError, runs: Sequence[RunRecord]) -> str:
+    """Return why there is no verdict; a single evaluation has nothing to be compared with."""
+    if len(runs) == 1 and any(map(_is_evaluation, runs[0].tables)):
+        return (
+            "there is nothing to compare the evaluation below with; name a baseline before it, "
+            f"kitchen report BASELINE {runs[0].name}"
+        )
+    return str(error)
 
 
 def _held_out_losses(runs: Sequence[RunRecord]) -> Iterator[Block]:

@@ -172,6 +172,16 @@ def test_bar_on_a_terminal_is_removed_at_the_end() -> None:
     assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
 
 
+@pytest.mark.parametrize(("first", "shown"), [(0, ""), (7, "resumed at step 8/10\n")])
+def test_a_resumed_run_says_where(first: int, shown: str) -> None:
+    out, file = plain_console()
+    observer = ConsoleObserver(out)
+    for number in range(first, 9):
+        location = step(number, 10).location
+        observer.stage_started(StageStarted(Report(), Progress(number), location))
+    assert file.getvalue() == shown
+
+
 def test_a_wide_bar_has_the_time_elapsed_and_left() -> None:
     file = io.StringIO()
     out = Console(file=file, width=130, force_terminal=True, markup=False, highlight=False)

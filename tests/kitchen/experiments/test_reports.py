@@ -157,6 +157,21 @@ def test_the_verdict_of_a_comparison_is_shown() -> None:
     assert verdict == DataTable("Verdict", ("set", "verdict"), (("test", "b is better"),))
 
 
+def test_a_single_evaluation_asks_for_a_baseline() -> None:
+    blobs = FakeBlobs()
+    write_evaluated_run(blobs, "graded", scored_rows([1.0, 0.0]))
+    table = {
+        "n": 1,
+        "stage": "E",
+        "title": "Test, 95 % intervals",
+        "columns": ["n"],
+        "rows": [["2"]],
+    }
+    blobs.write("graded/tables.jsonl", f"{json.dumps(table)}\n".encode())
+    [verdict] = strong(build_report(blobs, ["graded"]))
+    assert "kitchen report BASELINE graded" in verdict
+
+
 def test_unknown_and_repeated_names_are_refused() -> None:
     blobs = FakeBlobs()
     write_evaluated_run(blobs, "basil", scored_rows([1.0]))
