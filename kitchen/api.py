@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import isabstract, signature
+from pathlib import Path
 from typing import Any
 
 from kitchen.artifacts.completions import RunSampler
@@ -18,7 +19,15 @@ from kitchen.config.adapter_choice import (
 from kitchen.config.adapters import PORTS, Kitchen
 from kitchen.config.discovery import find_recipe
 from kitchen.config.order import Order
-from kitchen.config.request import Problems, ResolvedRequest, check_adapter, plan_request
+from kitchen.config.request import (
+    Problems,
+    ResolvedRequest,
+    check_adapter,
+    hidden_settings,
+    plan_request,
+    recipe_of_files,
+)
+from kitchen.config.run_files import SUFFIXES, read_run_files
 from kitchen.config.settings import leaf_keys, resolve_settings
 from kitchen.config.sources import from_mapping
 from kitchen.config.trust import check_trusted_order, needs_trust
@@ -67,15 +76,18 @@ def submit(
 ) -> Run:
     """Start a recipe as a new run and return at once.
 
-    The recipe is an instance, or a class or name with `settings`, which are nested or dotted.
-    Adapters are names or objects; `adapter_settings` are by port; `runs` is the folder or URL that
-    stores the runs. Raises Problems: everything that `kitchen check` would list.
+    The recipe is an instance, or a class, a name or a YAML file with `settings`, which are nested
+    or dotted; arguments take precedence over the file. Adapters are names or objects;
+    `adapter_settings` are by port; `runs` is the folder or URL that stores the runs. Raises
+    Problems: everything that `kitchen check` would list.
     """
-    resolved = _resolve_recipe(recipe, settings or {})
-    resolved.adapter_settings = {
-        port: dict(values) for port, values in (adapter_settings or {}).items()
-    }
     adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
+    if isinstance(recipe, str) and recipe.endswith(SUFFIXES):
+        resolved, adapters = _resolve_file(recipe, settings or {}, adapters, runs)
+    else:
+        resolved = _resolve_recipe(recipe, settings or {})
+    for port, values in (adapter_settings or {}).items():
+        resolved.adapter_settings.setdefault(port, {}).update(values)
     _build_adapters(resolved, adapters, runs)
     if resolved.recipe is not None:
         plan_request(resolved, resolved.recipe, strict=False)
@@ -317,6 +329,28 @@ def _resolve_recipe(recipe: RecipeLike, settings: Mapping[str, Any]) -> Resolved
     resolved.sources = resolved_settings.sources
     resolved.problems = [*resolved_settings.problems]
     return resolved
+
+
+def _resolve_file(
+    path: str, settings: Mapping[str, Any], adapters: Mapping[str, Any], runs: Folder | None
+) -> tuple[ResolvedRequest, dict[str, Any]]:
+    """Return the recipe and settings of a YAML file, and its adapters where none are given."""
+    files = read_run_files([Path(path)])
+    resolved = ResolvedRequest(recipe_of_files(files, path))
+    resolved.problems += [*files.problems, *hidden_settings(resolved.cls, files)]
+    all_settings = [*files.settings, *from_mapping(settings, "settings")]
+    resolved_settings = resolve_settings(resolved.cls, all_settings)
+    resolved.problems += resolved_settings.problems
+    if not resolved.problems:
+        resolved.recipe = resolved_settings.recipe
+        resolved.sources = resolved_settings.sources
+    choice = files.choice(_adapter_choice(adapters, runs))
+    objects = _objects(adapters)
+    for setting in choice.file_settings:
+        port, name = setting.keys
+        if port not in objects:
+            resolved.adapter_settings.setdefault(port, {})[name] = setting.value
+    return resolved, {**adapters, **choice.names, **objects}
 
 
 def _resolve_instance(recipe: Recipe, settings: Mapping[str, Any]) -> ResolvedRequest:

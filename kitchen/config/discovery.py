@@ -109,8 +109,9 @@ def _module_and_class(name: str) -> tuple[str, str]:
     """Return the module and class in `recipes.mine:Other` or `recipes/mine.py:Other`."""
     if name.endswith((".yaml", ".yml")):
         raise ConfigError(
-            f"{name!r} is a YAML file, and not a recipe: `kitchen run`, `check`, `describe` and "
-            "`schema` take it; elsewhere, give the recipe that it names, and its settings"
+            f"{name!r} is a YAML file, and not a recipe: `kitchen run`, `check`, `describe`, "
+            "`schema` and `sweep` take it, and in Python kitchen.run and submit; elsewhere, give "
+            "the recipe that it names, and its settings"
         )
     file, ending, class_name = name.partition(".py:")
     path = Path(f"{file}.py" if ending else name)

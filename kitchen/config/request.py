@@ -112,9 +112,9 @@ def resolve_request(request: RunRequest) -> ResolvedRequest:
     first = [Path(request.recipe)] if names_file else []
     files = read_run_files([*first, *request.configs])
     resolved = ResolvedRequest(
-        _recipe_of(files, request.recipe) if names_file else find_recipe(request.recipe)
+        recipe_of_files(files, request.recipe) if names_file else find_recipe(request.recipe)
     )
-    resolved.problems += [*files.problems, *_hidden_settings(resolved.cls, files)]
+    resolved.problems += [*files.problems, *hidden_settings(resolved.cls, files)]
     settings = [*request.implied, *files.settings]
     for text in request.settings:
         with resolved.collecting():
@@ -133,11 +133,11 @@ def resolve_request(request: RunRequest) -> ResolvedRequest:
 def recipe_of(name: str) -> type[Recipe]:
     """Find a recipe by its name, or that of a YAML file; raises the errors of both."""
     if name.endswith(SUFFIXES):
-        return _recipe_of(read_run_files([Path(name)]), name)
+        return recipe_of_files(read_run_files([Path(name)]), name)
     return find_recipe(name)
 
 
-def _recipe_of(files: RunFiles, path: str) -> type[Recipe]:
+def recipe_of_files(files: RunFiles, path: str) -> type[Recipe]:
     """Return the recipe that the files name; raises Problems, ConfigError or BackendError."""
     if files.recipe is None:
         raise Problems([*files.problems, *files.without_recipe(path)])
@@ -145,7 +145,7 @@ def _recipe_of(files: RunFiles, path: str) -> type[Recipe]:
         return find_recipe(files.recipe.value)
 
 
-def _hidden_settings(cls: type[Recipe], files: RunFiles) -> Iterator[ConfigError]:
+def hidden_settings(cls: type[Recipe], files: RunFiles) -> Iterator[ConfigError]:
     """Refuse keys that have a meaning of their own in a file and are settings of this recipe."""
     for key, source in files.keys.items():
         if key in cls.model_fields:

@@ -26,6 +26,40 @@ from tests.support.stew import GREETINGS, SMALL, Stew, cancelled_at, rows
 pytestmark = pytest.mark.usefixtures("here")
 
 
+def test_a_yaml_file_is_run_as_on_the_command_line(here: Path) -> None:
+    (here / "base.yaml").write_text("recipe: recipes.sl_basic\nmax_steps: 3\nseed: 4\n")
+    (here / "my.yaml").write_text(
+        "extends: base.yaml\nmax_steps: 2\nreading: {limit: 20}\nevaluation: {max_tokens: 4}\n"
+        "adapters: {training: fake}\nadapter_settings: {blobs: {root: elsewhere}}\n"
+    )
+    outcome = kitchen.run("my.yaml", settings={"batch_size": 4}, name="mine")
+    assert invoke("run", "my.yaml", "batch_size=4", "--name", "typed").exit_code == 0
+    record, typed = (
+        json.loads((here / "elsewhere" / name / "run.json").read_text())["order"]
+        for name in ("mine", "typed")
+    )
+    assert record["settings"] == typed["settings"]
+    assert record["adapters"] == typed["adapters"]
+    assert record["sources"]["max_steps"] == "my.yaml:2"
+    assert record["sources"]["seed"] == "base.yaml:3"
+    assert outcome.checkpoint is not None
+    assert outcome.checkpoint.step == 2
+    other = kitchen.run("my.yaml", settings={"max_steps": 1}, blobs=FakeBlobs(), runs=None)
+    assert other.metrics["loss"] == pytest.approx(5.5, abs=0.5)
+
+
+def test_mistakes_in_a_yaml_file_name_the_line(here: Path) -> None:
+    (here / "my.yaml").write_text(
+        "recipe: recipes.sl_basic\nepochs: many\nadapters: {traning: x}\n"
+    )
+    with pytest.raises(Problems) as caught:
+        kitchen.submit("my.yaml")
+    assert "my.yaml:2" in str(caught.value)
+    assert "my.yaml:3" in str(caught.value)
+    with pytest.raises(Problems, match=r"nothing\.yaml"):
+        kitchen.submit("nothing.yaml")
+
+
 def test_name_class_and_instance_give_the_same_run() -> None:
     by_name = kitchen.run("recipes.sl_basic", **GREETINGS)
     by_class = kitchen.run(
