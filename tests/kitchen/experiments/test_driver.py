@@ -169,10 +169,10 @@ def test_a_failure_before_the_run_is_not_repeated() -> None:
 
 
 def test_code_of_a_ledger_needs_trust() -> None:
-    untrusted = Order("mine:Mine", {}, adapters={"training": "fake"})
+    untrusted = Order("never_imported:Mine", {}, adapters={"training": "fake"})
     of = Ledger(FakeBlobs(), "lr")
     point = Point(1, configuration_digest(untrusted), "lr-1", {}, untrusted)
-    of.create(Sweep("lr", "mine:Mine", {}, [point.digest], "local", 1, 1, "/"), [point])
+    of.create(Sweep("lr", "never_imported:Mine", {}, [point.digest], "local", 1, 1, "/"), [point])
     with pytest.raises(NotTrusted, match="--trust"):
         drive(of, lambda point: 0)
     assert of.statuses()[0].state == "waiting"

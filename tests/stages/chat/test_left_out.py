@@ -200,11 +200,10 @@ def test_stripped_answers_are_counted(answer, stripped):
             stage = RenderDataset(train_on)
             _, metrics = stage.run(rows, tokenizer)
             assert metrics.get("data/stripped_answers", 0) == count
-            notes = [
-                text for name, text in stage.preview(rows, tokenizer)[-1].rows if name == "note"
-            ]
-            assert len(notes) == count
-            assert all("1 answers (the first: chats.jsonl:7)" in note for note in notes)
+            table = stage.preview(rows, tokenizer)[-1]
+            stripped_notes = [text for name, text in table.rows if "white space" in text]
+            assert len(stripped_notes) == count
+            assert all("1 answers (the first: chats.jsonl:7)" in note for note in stripped_notes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
