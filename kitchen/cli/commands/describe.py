@@ -13,7 +13,7 @@ from rich.text import Text
 from kitchen.cli.commands.check import workflow_tree
 from kitchen.cli.commands.json_output import as_json, only_on_stdout
 from kitchen.cli.console import WIDTH, console, print_wrapped, table
-from kitchen.config.adapters import PORT_TYPES
+from kitchen.config.adapters import DEFAULTS, PORT_TYPES
 from kitchen.config.describe import SettingDescription, describe_settings
 from kitchen.config.discovery import NotAStep, build_workflow, import_path
 from kitchen.config.request import recipe_of
@@ -104,6 +104,10 @@ def yaml_lines(name: str, cls: type[Recipe]) -> Iterator[str]:
         "All settings are at their defaults. Delete the lines that you do not change.", 0
     )
     yield f"recipe: {yaml_value(name)}"
+    yield ""
+    yield from _comment("adapters and their settings; `kitchen list` names the adapters", 0)
+    yield f"# adapters: {{training: {DEFAULTS['training']}}}"
+    yield "# adapter_settings: {training: {device: cpu}}"
     group: list[str] = []  # the names of the mappings that contain the line before
     for setting in describe_settings(cls):
         *parents, key = setting.name.split(".")
