@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -164,7 +165,7 @@ class DatasetReader:
         return SplitRows(rows, fingerprint, tuple(bad.rows))
 
     def _buffered(self, stream: Iterator[StreamedRow], split: str, count: int) -> Dataset:
-        rows = islice(stream, count + self.config.held_out_rows)
+        rows = islice(stream, min(count + self.config.held_out_rows, sys.maxsize))
         return BufferedRows(rows, f"{self.dataset} {split}")
 
     def training_rows(self, data: Dataset, held_out: Indices) -> tuple[Dataset, int]:

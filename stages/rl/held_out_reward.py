@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -45,7 +46,8 @@ class MeasureReward(HeldOutStage):
 
 def first_problems(tasks: Tasks, rows: int) -> Tasks:
     """Return the tasks with the first problems of each held-out set; raises DataError if none."""
-    held_out = {name: list(islice(problems, rows)) for name, problems in tasks.held_out.items()}
+    most = min(rows, sys.maxsize)
+    held_out = {name: list(islice(problems, most)) for name, problems in tasks.held_out.items()}
     if not any(held_out.values()):
         raise DataError(
             "an evaluation during training needs held-out problems, and there are none: hold some "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_
 import shlex
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -64,7 +65,7 @@ def show_data(query: DataQuery, adapters: AdapterChoice, *, json: bool) -> int:
     info = store.info(query.name)
     roles, problem = _roles(info)
     split = query.split or (roles.train if roles else next(iter(info.splits)))
-    rows = list(islice(store.stream(query.name, split=split), query.rows))
+    rows = list(islice(store.stream(query.name, split=split), min(query.rows, sys.maxsize)))
     columns = _columns(rows)
     counts = {name: _count(store, info, name) for name in info.splits}
     if json:

@@ -207,6 +207,13 @@ def test_stream_is_read_no_further_than_needed() -> None:
         LoadDataset("many", DataConfig(stream=True))
 
 
+def test_a_limit_beyond_all_rows_reads_the_whole_stream() -> None:
+    store = Counted({"many": {"train": pairs(50)}})
+    config = DataConfig(stream=True, limit=10**25, held_out_rows=10**25)
+    trained, held, *_ = LoadDataset("many", config).run(store)
+    assert len(held.sets["held_out"]) + len(trained.conversations) == 50
+
+
 def test_uncached_datums_are_rendered_again_and_equal() -> None:
     conversations, *_ = LoadDataset("many", DataConfig(held_out=0.1)).run(rows(60))
     kept, _ = RenderDataset().run(conversations, ByteTokenizer())
