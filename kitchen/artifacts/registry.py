@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.ports.blobs import BlobStore, seal, unseal
+from kitchen.ports.blobs import BlobStore
 from kitchen.runs.lock import lease
-from kitchen.safe_text import read_json
+from kitchen.runs.sealed import read_sealed, write_sealed
+from kitchen.runs.store import NAME_PATTERN
 
 FOLDER = "_models"  # in the store of runs, whose names do not begin with "_"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -49,18 +47,18 @@ def model_names(blobs: BlobStore) -> Sequence[str]:
 
 def model_versions(blobs: BlobStore, name: str) -> Sequence[ModelVersion]:
     """Return the versions of a model, the oldest first; raises ConfigError if there are none."""
-    blob_names = blobs.list(f"{FOLDER}/{name}/versions/") if _NAME.fullmatch(name) else ()
+    blob_names = blobs.list(f"{FOLDER}/{name}/versions/") if NAME_PATTERN.fullmatch(name) else ()
     if not blob_names:
         names = model_names(blobs)
         near = did_you_mean(name, names) if names else "`kitchen models add` adds one"
         raise ConfigError(f"there is no model {name!r}; {near}")
-    return [ModelVersion(**_read(blobs, blob)) for blob in blob_names]
+    return [ModelVersion(**read_sealed(blobs, blob)) for blob in blob_names]
 
 
 def model_aliases(blobs: BlobStore, name: str) -> Mapping[str, int]:
     """Return the version of a model that each alias stands for."""
     blob = f"{FOLDER}/{name}/aliases.json"
-    return {} if blobs.read(blob) is None else _read(blobs, blob)
+    return {} if blobs.read(blob) is None else read_sealed(blobs, blob)
 
 
 def find_version(blobs: BlobStore, name: str, at: str = "") -> ModelVersion:
@@ -97,7 +95,7 @@ def add_version(
             number = versions[-1].version + 1 if versions else 1
             now = datetime.now(UTC).isoformat(timespec="seconds")
             added = ModelVersion(name, number, added=now, **content)
-            _write(blobs, f"{FOLDER}/{name}/versions/{number:06d}.json", asdict(added))
+            write_sealed(blobs, f"{FOLDER}/{name}/versions/{number:06d}.json", asdict(added))
         if alias:
             _set_alias(blobs, added, alias)
     return added, not same
@@ -119,25 +117,12 @@ def check_alias(alias: str) -> None:
 
 def _set_alias(blobs: BlobStore, version: ModelVersion, alias: str) -> None:
     aliases = {**model_aliases(blobs, version.name), alias: version.version}
-    _write(blobs, f"{FOLDER}/{version.name}/aliases.json", aliases)
+    write_sealed(blobs, f"{FOLDER}/{version.name}/aliases.json", aliases)
 
 
 def _check_name(name: str, what: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot be the name of {what}: it may have letters, digits, '.', '_' and "
             "'-', and starts with a letter or digit"
         )
-
-
-def _write(blobs: BlobStore, blob: str, content: Mapping[str, Any]) -> None:
-    blobs.write(blob, seal(json.dumps(content)))
-
-
-def _read(blobs: BlobStore, blob: str) -> dict[str, Any]:
-    try:
-        return dict(read_json(unseal(blobs.read(blob) or b"")))
-    except ValueError as error:
-        raise ConfigError(
-            f"{blobs.locate(blob)} is damaged ({error}); restore it from a copy"
-        ) from error

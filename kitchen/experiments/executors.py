@@ -52,7 +52,7 @@ def find_executor(text: str) -> Executor:
 
 @dataclass(frozen=True)
 class LocalProcesses:
-    """Executor that starts each point as a process of its own on this machine."""
+    """Executor that starts each point as a separate process on this machine."""
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
         return _start(list(command), environment)
@@ -63,7 +63,7 @@ class CommandTemplate:
     """Executor that runs a command of the user's, such as `srun {command}`, and waits for it.
 
     The command is split like one in a shell, but no shell reads it. `{command}` stands for the
-    command of the point: as words of its own where it is a word, quoted inside of other words.
+    command of the point: as separate words where it is a word, and quoted inside of other words.
     """
 
     template: str
@@ -108,7 +108,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> Job:
 
 @dataclass(frozen=True)
 class _Process:
-    """A process of this machine, in a session of its own."""
+    """A process of this machine, in a separate session."""
 
     process: subprocess.Popen[bytes]
 

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from kitchen.config.order import Order, order_json
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.ports.blobs import BlobStore, seal, unseal
+from kitchen.ports.blobs import BlobStore
 from kitchen.runs.lock import in_use
+from kitchen.runs.sealed import read_sealed, write_sealed
 from kitchen.runs.store import (
     check_new_run_name,
     read_run,
@@ -19,7 +20,6 @@ from kitchen.runs.store import (
     run_summary,
     top_folders,
 )
-from kitchen.safe_text import read_json
 from kitchen.secrets import mask
 
 State = Literal["waiting", "running", "completed", "failed", "stopped"]
@@ -90,7 +90,7 @@ class Ledger:
             self.blobs.delete(leftover)
         for point in points:
             self.write_point(point)
-        self.blobs.write(f"{self.name}/sweep.json", seal(json.dumps(asdict(sweep))))
+        write_sealed(self.blobs, f"{self.name}/sweep.json", asdict(sweep))
 
     def check_new(self, points: Sequence[Point]) -> None:
         """Raise ConfigError if the name of the sweep, or of one of its runs, is not free."""
@@ -107,24 +107,22 @@ class Ledger:
     def sweep(self) -> Sweep:
         """Read the plan; raises ConfigError if there is no such sweep or it is damaged."""
         file = f"{self.name}/sweep.json"
-        data = self.blobs.read(file)
-        if data is None:
+        if self.blobs.read(file) is None:
             near = did_you_mean(self.name, sweep_names(self.blobs))
             raise ConfigError(f"there is no sweep {self.name!r}; {near}")
-        return Sweep(**self._content(file, data))
+        return Sweep(**read_sealed(self.blobs, file))
 
     def points(self) -> Sequence[Point]:
         """Read all points in order; raises ConfigError for one that is missing or damaged."""
         return [self.point(digest) for digest in self.sweep().points]
 
     def point(self, digest: str) -> Point:
-        file = f"{self.name}/points/{digest}.json"
-        content = self._content(file, self.blobs.read(file) or b"")
+        content = read_sealed(self.blobs, f"{self.name}/points/{digest}.json")
         return Point(**{**content, "order": Order(**content["order"])})
 
     def write_point(self, point: Point) -> None:
         content = {**asdict(point), "order": order_json(point.order)}
-        self.blobs.write(f"{self.name}/points/{point.digest}.json", seal(json.dumps(content)))
+        write_sealed(self.blobs, f"{self.name}/points/{point.digest}.json", content)
 
     def fail(self, point: Point, reason: str) -> None:
         """Record why a point failed; an empty reason allows it to run again."""
@@ -132,12 +130,12 @@ class Ledger:
 
     def devices(self) -> Mapping[str, str]:
         """Return the device of each point that was started with one, by digest."""
-        data = self.blobs.read(f"{self.name}/devices.json")
-        return {} if data is None else self._content(f"{self.name}/devices.json", data)
+        file = f"{self.name}/devices.json"
+        return {} if self.blobs.read(file) is None else read_sealed(self.blobs, file)
 
     def write_device(self, point: Point, device: str) -> None:
         content = {**self.devices(), point.digest: device}
-        self.blobs.write(f"{self.name}/devices.json", seal(json.dumps(content)))
+        write_sealed(self.blobs, f"{self.name}/devices.json", content)
 
     def status(self, point: Point) -> PointStatus:
         """Return the state of a point, which its run's record decides if there is one."""
@@ -175,15 +173,6 @@ class Ledger:
     def _points(self) -> Sequence[str]:
         """Return the names of the blobs of points."""
         return self.blobs.list(f"{self.name}/points/")
-
-    def _content(self, file: str, data: bytes) -> dict[str, Any]:
-        try:
-            content = read_json(unseal(data))
-        except ValueError as error:
-            raise ConfigError(
-                f"{self.blobs.locate(file)} is damaged ({error}); restore it from a copy"
-            ) from error
-        return dict(content)
 
 
 def sweep_names(blobs: BlobStore) -> Sequence[str]:

@@ -21,7 +21,8 @@ from kitchen.safe_text import read_json
 # the beginning of run.json: the digest of what follows, and the summary for lists of runs
 _DIGEST = re.compile(rb'\{\n  "sha256": "([^"\n]*)",')
 _SUMMARY = re.compile(rb'\n  "summary": (\{[^\n]*\}),\n')
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# names of runs, and of whatever else is named like them
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # types of the values in run.json
 _RECORD_TYPES: Mapping[str, Any] = {
     "run": str,
@@ -78,7 +79,7 @@ def check_new_run_name(blobs: BlobStore, run: str, *, held: bool = False) -> Non
     lease on the run.
     """
     # weights are named by their run, as run:NAME@STEP
-    if not _NAME.fullmatch(run):
+    if not NAME_PATTERN.fullmatch(run):
         raise ConfigError(
             f"{run!r} cannot be the name of a run: it may have letters, digits, '.', '_' and '-', "
             "and starts with a letter or digit"
@@ -121,7 +122,7 @@ def _failed_before_first_save(blobs: BlobStore, run: str) -> bool:
 
 def run_exists(blobs: BlobStore, name: str) -> bool:
     """Return whether there is a run of this name, which need not be a valid name."""
-    return bool(_NAME.fullmatch(name)) and blobs.read(f"{name}/run.json") is not None
+    return bool(NAME_PATTERN.fullmatch(name)) and blobs.read(f"{name}/run.json") is not None
 
 
 def run_names(blobs: BlobStore) -> Sequence[str]:

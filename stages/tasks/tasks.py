@@ -385,7 +385,7 @@ class TaskBatches(Stage):
     """Make `steps` batches of `size` problems, in passes over all problems, each in a new order.
 
     In a mixture, the shares of the data sets by weight hold at any point, to about one problem, and
-    each data set is read in passes of its own.
+    each data set is read in separate passes.
     """
 
     size: int

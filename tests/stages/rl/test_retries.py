@@ -83,7 +83,7 @@ def test_failed_rollouts_are_sampled_again() -> None:
     [one, other], [steady, _] = rollouts.groups
     assert sorted([one.retries, other.retries, steady.retries]) == [0, 1, 2]
     assert [rollout.reward for rollout in rollouts.all()] == [2.0] * 4
-    assert len(set(task.answers)) > 4, "each attempt has a seed of its own"
+    assert len(set(task.answers)) > 4, "each attempt has another seed"
     metrics = ReportRollouts().run(rollouts)[0]
     assert metrics["retried"] == 0.5
     sampled = sum(int(episode.action_mask.sum()) for episode in rollouts.episodes())
