@@ -121,7 +121,7 @@ with ThreadPoolExecutor(2) as pool:
     try:
         list(pool.map(cook, ["mine", "other"]))
     except KeyboardInterrupt:
-        print("interrupted", flush=True)
+        print("interrupted\\n", end="", flush=True)
         raise
 """
     with script(here, SEVERAL.format(call="run") + last) as (process, out, _):
@@ -149,7 +149,7 @@ run = kitchen.submit(Stew(), training='fake', name='mine', on_progress=show)
 try:
     run.result()
 except KeyboardInterrupt:
-    print("state", run.status().state, flush=True)
+    print(f"state {run.status().state}\\n", end="", flush=True)
 run.result()
 """
     with script(here, last) as (process, out, errors):
