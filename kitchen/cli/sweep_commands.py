@@ -77,7 +77,8 @@ Over = Annotated[
         "--over",
         metavar="KEY=VALUE,VALUE",
         help="A setting and its values, such as learning_rate=1e-4,2e-4, or seed=0..4 for whole "
-        "numbers; may be repeated, and every combination is run.",
+        "numbers; may be repeated, and every combination is run. A range such as "
+        "learning_rate=1e-5..1e-3:log (or :uniform) is drawn from, with --random.",
     ),
 ]
 Random = Annotated[

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.config.machine import available_cores
 from kitchen.config.trust import check_trusted_order
 from kitchen.errors import ConfigError
 from kitchen.experiments.executors import Executor, Job
@@ -188,13 +188,6 @@ def request_stop(ledger: Ledger) -> bool:
 def default_threads(jobs: int) -> int:
     """Return the threads of each of several points that share the cores of this machine."""
     return max(1, available_cores() // jobs)
-
-
-def available_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        return os.cpu_count() or 1
 
 
 def _stop_blob(sweep: str) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kitchen.config.machine import available_cores, memory
 from kitchen.errors import BackendError
 from kitchen.secrets import mask
 
@@ -43,24 +44,11 @@ print(json.dumps({
 
 def machine() -> Mapping[str, Any]:
     """Return what is known of the machine without torch; memory in bytes."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": platform.platform(),
-        "processors": usable,
+        "processors": available_cores(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-        **_memory(),
-    }
-
-
-def _memory() -> Mapping[str, int]:
-    """Return the memory of the machine in bytes, and the free part where the system reports it."""
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
-        return {"memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return {
-        name: int(lines[field].split()[0]) * 1024
-        for name, field in (("memory", "MemTotal"), ("free memory", "MemAvailable"))
+        **memory(),
     }
 
 
