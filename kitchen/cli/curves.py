@@ -65,18 +65,34 @@ def curve_lines(
     are left out if the encoding has no block characters.
     """
     series = {name: points for name in names if len(points := series_of(rows, name)) > 2}
-    width = max(map(len, series), default=0)
+    return series_lines(series, best_by, encoding=encoding)
+
+
+def series_lines(
+    series: Mapping[str, Sequence[Point]],
+    best_by: BestBy = BestBy(),
+    *,
+    encoding: str = "utf-8",
+    width: int = WIDTH,
+) -> Iterator[str]:
+    """Yield a line for each of these series, with a curve of up to `width` characters."""
+    longest = max(map(len, series), default=0)
     for name, points in series.items():
         values = [value for _, value in points]
-        drawn = sparkline(values)
+        drawn = sparkline(values, width)
         if not _can_encode(drawn, encoding):
             drawn = "to"
-        label = f"{name.replace('_', ' '):{width}}"
-        line = f"{label}  {values[0]:.4g} {drawn} {values[-1]:.4g}"
+        label = f"{name.replace('_', ' '):{longest}}"
+        line = f"{label}  {_number(values[0])} {drawn} {_number(values[-1])}"
         step, best = best_by.best_point(points)
         if name == best_by.metric and best != values[-1]:
             line += f", {best_by.superlative} {best:.4g} at step {step}"
         yield line
+
+
+def _number(value: float) -> str:
+    """Return four digits, and all of a number of tens of thousands."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:

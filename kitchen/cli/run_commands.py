@@ -1,9 +1,12 @@
-"""The commands around runs: `kitchen run`, `check`, `list`, `describe`, `resume` and `runs`."""
+"""The commands around runs: `kitchen run`, `check`, `describe`, `resume`, `watch`, and others."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from kitchen.cli.completion import runs as run_names
 from kitchen.cli.options import (
     AcceptLostMetrics,
     Blobs,
@@ -34,6 +37,11 @@ from kitchen.cli.options import (
     exit_with,
     run_request,
 )
+
+Watched = Annotated[
+    str,
+    typer.Argument(metavar="RUN|SWEEP", help="Name of a run or a sweep.", autocompletion=run_names),
+]
 
 app = typer.Typer()
 runs_app = typer.Typer(
@@ -172,6 +180,32 @@ def resume(
     options = OutputOptions(json, debug, other_machine, take_over, accept_lost_metrics, other_code)
     adapters = adapter_choice(runs, blobs, trust=trust)
     exit_with(lambda: resume_run(run, adapters, options), debug=debug)
+
+
+Interval = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two looks at the run.")
+]
+
+
+@app.command(
+    epilog=examples("kitchen watch RUN", "kitchen watch SWEEP", "kitchen watch RUN --interval 10")
+)
+def watch(
+    run: Watched,
+    interval: Interval = 1.0,
+    runs: Runs = None,
+    blobs: Blobs = None,
+    debug: Debug = False,
+) -> None:
+    """Watch a run or a sweep that another process executes.
+
+    The view shows the progress, curves, log and samples, and ends with the run. Ctrl-C ends the
+    view, not the run. Without a terminal, lines are printed. The exit code is that of the run, 1 if
+    its process was killed, or 130 after Ctrl-C.
+    """
+    from kitchen.cli.commands.watch import watch as watch_run
+
+    exit_with(lambda: watch_run(run, adapter_choice(runs, blobs), interval), debug=debug)
 
 
 @runs_app.callback()

@@ -34,6 +34,21 @@ def series_of(rows: Rows, name: str) -> list[Point]:
     return points
 
 
+def speed_of(rows: Rows) -> list[Point]:
+    """Return tokens per second by step, where a step follows another one of its attempt."""
+    points: list[Point] = []
+    before = None
+    for row in rows:
+        tokens = row.get("tokens")
+        if not isinstance(tokens, int | float) or not math.isfinite(tokens):
+            continue
+        seconds = float(row["seconds"])
+        if before is not None and seconds > before:
+            points.append((int(row["step"]) + 1, tokens / (seconds - before)))
+        before = seconds
+    return points
+
+
 def data_frame(rows: Rows) -> DataFrame:
     """Return one row per published set of metrics; raises BackendError without pandas.
 

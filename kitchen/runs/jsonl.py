@@ -25,8 +25,13 @@ _UNNUMBERED = -1
 
 def read_lines(blobs: BlobStore, name: str) -> Sequence[bytes]:
     """Return the complete lines of a journal; a writer may be in the middle of the last one."""
+    return read_content(blobs, name).splitlines()
+
+
+def read_content(blobs: BlobStore, name: str) -> bytes:
+    """Return the complete lines of a journal as one text."""
     content = b"".join(data for _, data in _segments(blobs, name))
-    return content[: content.rfind(b"\n") + 1].splitlines()
+    return content[: content.rfind(b"\n") + 1]
 
 
 class Journal:

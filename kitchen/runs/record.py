@@ -11,7 +11,7 @@ import platform
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,18 +27,18 @@ from kitchen.engine.observers import (
 )
 from kitchen.errors import KitchenError, ResumeError, describe_error
 from kitchen.ports.blobs import BlobStore
-from kitchen.progress import Progress
+from kitchen.progress import LoopStep
 from kitchen.runs.code import OtherCode, changed_modules, code_digests
 from kitchen.runs.jsonl import Journal
 from kitchen.runs.store import read_run, write_run
 from kitchen.secrets import masked
-from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Samples, Table
 from kitchen.workflow import Step
 
 _PACKAGES = ("crucible-kitchen", "numpy", "torch", "transformers", "peft", "safetensors", "tinker")
 _JOURNALS = ("metrics", "tables", "samples", "checkpoints", "log")
 _MACHINE = "machine."  # prefix of facts that may differ on resume if the user allows it
+_WRITE_SECONDS = 1.0  # between two writes of where a run is, at least
 
 
 class OtherMachine(ResumeError):
@@ -74,7 +74,8 @@ class RunRecord(Observer):
         self._started = time.perf_counter()
         # bound once, because binding takes as long as writing an entry
         self._log = structlog.get_logger("kitchen.runs.record").bind()
-        self._position: tuple[Stage, Progress] | None = None
+        self._position: StageStarted | None = None
+        self._written = ("", 0.0)  # loop or stage that run.json names, and when it was written
         self._journals = {
             name: Journal(blobs, f"{run}/{name}.jsonl", self._write_state) for name in _JOURNALS
         }
@@ -105,7 +106,11 @@ class RunRecord(Observer):
         self._add_facts(_versions())
 
     def stage_started(self, event: StageStarted) -> None:
-        self._position = event.stage, event.progress
+        self._position = event
+        loops = event.location.loops
+        place = loops[-1].loop if loops else event.stage.title()
+        if place != self._written[0]:  # for whoever watches the run
+            self._note_place(loops)
 
     def stage_done(self, event: StageDone) -> None:
         self._log.debug(
@@ -217,6 +222,14 @@ class RunRecord(Observer):
         """Add an entry to the log of the run, without showing it on the console."""
         self.log({**values, "event": event, "level": "info", "timestamp": _now()})
 
+    def _note_place(self, loops: Sequence[LoopStep]) -> None:
+        """Write run.json at a loop's first iteration, and elsewhere once per second at most."""
+        lengths = self._json.setdefault("loops", {})
+        new = {at.loop: at.total for at in loops if at.loop not in lengths}
+        lengths |= new
+        if new or time.perf_counter() - self._written[1] >= _WRITE_SECONDS:
+            self._write_state()
+
     def _flush(self) -> None:
         for journal in self._journals.values():
             journal.flush()
@@ -232,12 +245,16 @@ class RunRecord(Observer):
             name: journal.state() for name, journal in self._journals.items() if name != "log"
         }
         if self._position is not None:
-            stage, progress = self._position
+            stage, progress = self._position.stage, self._position.progress
+            loops = self._position.location.loops
+            loop = loops[-1].loop if loops else ""
             self._json["at"] = {
                 "stage": stage.title(),
+                "loop": loop,
                 "step": progress.step,
                 "done": progress.done,
             }
+            self._written = (loop or stage.title(), time.perf_counter())
         self._json["attempts"][-1]["seconds"] = round(time.perf_counter() - self._started, 3)
         write_run(self._blobs, self._run, masked(self._json))
 

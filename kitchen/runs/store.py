@@ -34,7 +34,14 @@ _RECORD_TYPES: Mapping[str, Any] = {
     "rendering": dict,
     "metrics": dict,
 }
-_OPTIONAL_TYPES: Mapping[str, Any] = {"journals": dict, "code": dict, "reason": str, "where": list}
+_OPTIONAL_TYPES: Mapping[str, Any] = {
+    "journals": dict,
+    "code": dict,
+    "reason": str,
+    "where": list,
+    "loops": dict,
+    "at": dict,
+}
 _ORDER_TYPES: Mapping[str, Any] = {
     "recipe": str,
     "settings": dict,

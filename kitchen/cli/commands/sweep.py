@@ -196,13 +196,18 @@ def _print_points(
         points = [_point_json(status) for status in statuses]
         print(as_json({"sweep": sweep.name, "recipe": sweep.recipe, "points": points}))
         return
-    names = _metric_names(sweep, statuses)
-    columns = ("run", *sweep.axes, "status", *(name.replace("_after", "") for name in names))
-    rows = [_cells(status, names) for status in statuses]
-    out.print(table(Table(f"Sweep {sweep.name}", columns, tuple(rows))))
+    out.print(table(points_table(sweep, statuses)))
     for status in statuses:
         if status.reason:
             print_wrapped(out, f"{status.point.run} failed: {status.reason}", style="red")
+
+
+def points_table(sweep: Sweep, statuses: Sequence[PointStatus]) -> Table:
+    """Return the points of a sweep with their values, states and first metrics."""
+    names = _metric_names(sweep, statuses)
+    columns = ("run", *sweep.axes, "status", *(name.replace("_after", "") for name in names))
+    rows = [_cells(status, names) for status in statuses]
+    return Table(f"Sweep {sweep.name}", columns, tuple(rows))
 
 
 def _cells(status: PointStatus, names: Sequence[str]) -> tuple[str, ...]:

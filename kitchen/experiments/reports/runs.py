@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from kitchen.errors import ConfigError, did_you_mean
 from kitchen.experiments.ledger import Ledger, Point, sweep_names
 from kitchen.ports import BlobStore
 from kitchen.runs.history import Point as CurvePoint
-from kitchen.runs.history import series_of
+from kitchen.runs.history import series_of, speed_of
 from kitchen.runs.store import list_runs, read_journal, read_run, run_exists, run_summary
 from kitchen.types import Table
 
@@ -38,18 +37,8 @@ class RunRecord:
         return series_of(self.metrics, metric)
 
     def speed(self) -> Sequence[CurvePoint]:
-        """Return tokens per second by step, where a step follows another one of its attempt."""
-        points: list[CurvePoint] = []
-        before = None
-        for row in self.metrics:
-            tokens = row.get("tokens")
-            if not isinstance(tokens, int | float) or not math.isfinite(tokens):
-                continue
-            seconds = float(row["seconds"])
-            if before is not None and seconds > before:
-                points.append((int(row["step"]) + 1, tokens / (seconds - before)))
-            before = seconds
-        return points
+        """Return tokens per second by step."""
+        return speed_of(self.metrics)
 
 
 @dataclass(frozen=True)
