@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from kitchen.engine.plan import Plan, PlanError, check
     from kitchen.errors import ResumeError
+    from kitchen.experiments.experiment import Experiment, over
     from kitchen.progress import Location, LoopStep, Progress
     from kitchen.recipe import Recipe
     from kitchen.runs.handle import Run
@@ -49,6 +50,7 @@ _MODULES = {
     "recipe": "Recipe",
     "config.adapters": "Kitchen",
     "errors": "ResumeError",
+    "experiments.experiment": "Experiment over",
     "runs.handle": "Run",
     "runs.outcome": "Outcome",
     "stage": "Need Stage",
@@ -66,6 +68,7 @@ __all__ = [
     "Checkpoint",
     "Datum",
     "Event",
+    "Experiment",
     "Facts",
     "Kitchen",
     "Location",
@@ -101,6 +104,7 @@ __all__ = [
     "compare",
     "every",
     "for_each",
+    "over",
     "parallel",
     "resume",
     "run",

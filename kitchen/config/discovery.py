@@ -68,11 +68,11 @@ def recipe_modules() -> Sequence[RecipeModule]:
     return [modules[name] for name in sorted(modules)]
 
 
-def find_recipe(name: str) -> type[Recipe]:
-    """Import the recipe of a module, `recipes.mine`, or one of several, `recipes.mine:Other`.
+def import_named(name: str) -> tuple[ModuleType, str]:
+    """Import the module in `recipes.mine:Other`; return it, and the name of the class or "".
 
     A file in the current folder, `recipes/mine.py`, stands for its module. Raises ConfigError for
-    an unknown recipe, BackendError where a package is missing.
+    an unknown module, BackendError where a package is missing.
     """
     add_cwd_to_path()
     check_not_shadowed()
@@ -82,7 +82,16 @@ def find_recipe(name: str) -> type[Recipe]:
             f"{name} was defined in a notebook or script, and is not here: write it into a file "
             "recipes/NAME.py, or resume its run where it was defined, with kitchen.resume"
         )
-    module = _import(module_name)
+    return _import(module_name), class_name
+
+
+def find_recipe(name: str) -> type[Recipe]:
+    """Import the recipe of a module, `recipes.mine`, or one of several, `recipes.mine:Other`.
+
+    Raises ConfigError for an unknown recipe, and the errors of `import_named`.
+    """
+    module, class_name = import_named(name)
+    module_name = module.__name__
     recipes = {
         key: value
         for key, value in vars(module).items()
@@ -92,6 +101,8 @@ def find_recipe(name: str) -> type[Recipe]:
         chosen = vars(module).get(class_name)
         if not _is_recipe(chosen):
             near = did_you_mean(class_name, recipes)
+            if isinstance(chosen, type):
+                near = "it is another class; an experiment is run with `kitchen sweep`"
             raise ConfigError(f"{module_name} has no recipe {class_name!r}; {near}")
         return chosen
     if not recipes:
@@ -238,10 +249,18 @@ def _similar_recipes(module_name: str) -> str:
 
 
 def recipe_code_error(problem: str, error: BaseException) -> ConfigError:
-    """Describe an exception in a recipe's code with the last file and line of the user's code.
+    """Describe an exception in a recipe's code with the place in it."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ConfigError(f"{problem}: {code_place(error)}: {type(error).__name__}: {text}")
+
+
+def code_place(error: BaseException) -> str:
+    """Return the last file and line of the user's code that an exception went through.
 
     If no frame is in the user's code, it is the last one outside of `kitchen`.
     """
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -250,15 +269,11 @@ def recipe_code_error(problem: str, error: BaseException) -> ConfigError:
     outer_frames = [
         frame for frame in frames if not frame.filename.startswith(KITCHEN_FOLDER + os.sep)
     ]
-    place = ""
-    if isinstance(error, SyntaxError):
-        place = f"{error.filename}:{error.lineno}"
-    elif frames:
-        own_frames = [frame for frame in frames if is_user_file(frame.filename)]
-        last = (own_frames or outer_frames or frames)[-1]
-        place = f"{last.filename}:{last.lineno}"
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return ConfigError(f"{problem}: {place}: {type(error).__name__}: {text}")
+    if not frames:
+        return ""
+    own_frames = [frame for frame in frames if is_user_file(frame.filename)]
+    last = (own_frames or outer_frames or frames)[-1]
+    return f"{last.filename}:{last.lineno}"
 
 
 def _read_module(name: str, spec: ModuleSpec | None) -> RecipeModule | None:

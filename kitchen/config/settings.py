@@ -233,6 +233,19 @@ def _with_value(container: Any, keys: Sequence[str], value: Any) -> Any:
     return {**items, keys[0]: _with_value(items.get(keys[0]), keys[1:], value)}
 
 
+def explain_validation(error: ValidationError, cls: type[BaseModel]) -> Sequence[ConfigError]:
+    """Translate the errors of pydantic in the construction of a model, each with its field."""
+    problems: list[ConfigError] = []
+    for detail in error.errors():
+        if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
+            name = str(detail["loc"][0])
+            near = did_you_mean(name, cls.model_fields)
+            problems.append(ConfigError(f"{cls.__name__} has no setting {name!r}; {near}"))
+        else:
+            problems += _explain([detail], ())
+    return problems
+
+
 def _explain(errors: Sequence[ErrorDetails], settings: Sequence[Setting]) -> Sequence[ConfigError]:
     """Translate errors of pydantic into ours, each with the setting and its source."""
     texts = dict.fromkeys(_explanation(error, settings) for error in errors)

@@ -10,7 +10,7 @@ from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.machine import available_cores
 from kitchen.config.trust import check_trusted_order
 from kitchen.errors import ConfigError
-from kitchen.experiments.executors import Executor, Job
+from kitchen.experiments.executors import Executor, Job, find_executor
 from kitchen.experiments.ledger import Ledger, Point, PointStatus
 from kitchen.experiments.worker import WorkerOptions, worker_command
 from kitchen.runs.lock import in_use, lease, stop_holders
@@ -170,6 +170,28 @@ class Driver:
 
     def _clear_stop_request(self) -> None:
         self.ledger.blobs.delete(_stop_blob(self.ledger.name))
+
+
+def driver_of(
+    ledger: Ledger,
+    adapters: AdapterChoice,
+    options: WorkerOptions,
+    on_change: Listener,
+    on_stop: Callable[[], object] = bool,
+) -> Driver:
+    """Return the driver of a sweep, as its plan says; raises ConfigError."""
+    sweep = ledger.sweep()
+    return Driver(
+        ledger,
+        find_executor(sweep.executor),
+        sweep.jobs,
+        sweep.threads,
+        adapters,
+        options,
+        on_change,
+        on_stop,
+        sweep.devices,
+    )
 
 
 def request_stop(ledger: Ledger) -> bool:

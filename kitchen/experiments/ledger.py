@@ -39,6 +39,9 @@ class Sweep:
     folder: str  # in which the points run
     headline: Sequence[str] = ()  # metrics of the recipe to show first
     devices: Sequence[str] = ()  # GPUs that the points share; empty: every point sees all
+    experiment: str = ""  # "experiments:Weights"
+    compare_by: str = ""  # the axis by whose values an experiment compares its runs
+    measures: Sequence[str] = ()  # the metrics that it compares
 
 
 @dataclass(frozen=True)

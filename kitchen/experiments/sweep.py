@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.adapters import PORTS
+from kitchen.config.discovery import import_path
 from kitchen.config.order import Order
 from kitchen.config.request import Problems, RunRequest, resolve_request
-from kitchen.config.sources import from_arguments
+from kitchen.config.sources import Setting, from_arguments
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.experiments.axes import Axis, grid, random_points, values_of
 from kitchen.experiments.driver import default_threads
 from kitchen.experiments.executors import find_executor
-from kitchen.experiments.ledger import Point, Sweep, configuration_digest
+from kitchen.experiments.ledger import Ledger, Point, Sweep, configuration_digest
 from kitchen.ports.blobs import BlobStore
 from kitchen.recipe import Recipe
+from kitchen.runs.lock import lease
 from kitchen.secrets import mask
 
 _SHOWN_PROBLEMS = 20
 
 
 @dataclass(frozen=True)
+class PointRecipes:
+    """The recipes of an experiment, by the values of its axes, and the comparison of its runs."""
+
+    experiment: str  # "experiments:Weights"
+    recipe_of: Callable[[Mapping[str, Any]], Recipe]
+    compare_by: str = ""
+    measures: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class SweepRequest:
-    """A request for a sweep: a run's request, and the axes along which its settings change."""
+    """A request for a sweep: a run's request, and the axes along which its settings change.
+
+    In an experiment, the recipe is that of each point, and `run` has its further settings.
+    """
 
     run: RunRequest
     axes: Sequence[Axis]
@@ -34,6 +50,7 @@ class SweepRequest:
     jobs: int | None = None  # None: as many as there are devices, or 1
     devices: Sequence[str] = ()  # GPUs that the points share
     executor: str = "local"
+    recipes: PointRecipes | None = None
 
 
 @dataclass(frozen=True)
@@ -56,10 +73,10 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     headline: Sequence[str] = ()
     store: BlobStore | None = None
     for number, combination in enumerate(combinations, 1):
-        settings = (*request.run.settings, *combination)
-        resolved = resolve_request(replace(request.run, settings=settings))
-        _check_not_of_adapters(request.axes, resolved.cls)
         try:
+            resolved = resolve_request(_run_request(request, combination))
+            if request.recipes is None:
+                _check_not_of_adapters(request.axes, resolved.cls)
             order, recipe, kitchen = resolved.require()
         except Problems as error:
             problems |= {str(problem): problem for problem in error.problems}
@@ -76,6 +93,15 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     return PlannedSweep(_sweep(request, name, points, headline), points, store)
 
 
+def create_sweep(planned: PlannedSweep) -> Ledger:
+    """Write the ledger of a new sweep; raises ConfigError if a name is taken."""
+    ledger = Ledger(planned.blobs, planned.sweep.name)
+    ledger.check_new(planned.points)
+    with lease(ledger.blobs, ledger.name):
+        ledger.create(planned.sweep, planned.points)
+    return ledger
+
+
 def device_ids(text: str) -> Sequence[str]:
     """Return the GPUs in `ID,ID`; raises ConfigError for one that is empty or named twice."""
     ids = [part.strip() for part in text.split(",")] if text else []
@@ -90,6 +116,31 @@ def store_of(order: Order) -> AdapterChoice:
     return AdapterChoice({"blobs": order.adapters["blobs"]}, (), root)
 
 
+def check_folder(sweep: Sweep) -> None:
+    """Raise ConfigError if this is not the folder in which the sweep was started."""
+    if os.path.realpath(sweep.folder) != os.path.realpath(os.getcwd()):
+        raise ConfigError(
+            f"sweep {sweep.name!r} was started in {sweep.folder}, where its recipe and data are "
+            "found; resume it there"
+        )
+
+
+def _run_request(request: SweepRequest, combination: Sequence[str]) -> RunRequest:
+    """Return the request for the run of a point."""
+    run, recipes = request.run, request.recipes
+    if recipes is None:
+        return replace(run, settings=(*run.settings, *combination))
+    recipe = recipes.recipe_of(values_of(combination))
+    implied = (*_settings_of(recipe, recipes.experiment), *run.implied)
+    return replace(run, recipe=import_path(type(recipe)), implied=implied)
+
+
+def _settings_of(recipe: Recipe, source: str) -> Iterator[Setting]:
+    """Yield the settings that a recipe was built with."""
+    for name, value in recipe.model_dump(mode="json", exclude_unset=True).items():
+        yield Setting((name,), value, source)
+
+
 def _combinations(request: SweepRequest) -> Sequence[Sequence[str]]:
     if request.random is None:
         return list(grid(request.axes))
@@ -100,6 +151,7 @@ def _sweep(
     request: SweepRequest, name: str, points: Sequence[Point], headline: Sequence[str]
 ) -> Sweep:
     jobs = min(request.jobs or len(request.devices) or 1, len(points))
+    recipes = request.recipes
     return Sweep(
         name=name,
         recipe=points[0].order.recipe,
@@ -111,6 +163,9 @@ def _sweep(
         threads=default_threads(jobs),
         folder=os.getcwd(),
         headline=tuple(headline),
+        experiment=recipes.experiment if recipes else "",
+        compare_by=recipes.compare_by if recipes else "",
+        measures=tuple(recipes.measures) if recipes else (),
     )
 
 

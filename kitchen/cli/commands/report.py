@@ -9,10 +9,7 @@ from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
 from kitchen.experiments.reports.build import build_report
-from kitchen.experiments.reports.write import find_renderers, write_report
-
-_MOST_NAMES = 3  # in the name of a file
-_LONGEST = 150  # characters of the names in it
+from kitchen.experiments.reports.write import find_renderers, stem_of, write_report
 
 
 def report(
@@ -22,8 +19,7 @@ def report(
     renderers = find_renderers(formats)
     checked = list(map(check_run_name, names))
     content = build_report(open_blobs(adapters), checked)
-    stem = "-".join(checked[:_MOST_NAMES])[:_LONGEST] + "-report"
-    paths = write_report(content, renderers, out, stem)
+    paths = write_report(content, renderers, out, stem_of(checked))
     if json:
         print(as_json({"files": [str(path) for path in paths]}))
         return 0

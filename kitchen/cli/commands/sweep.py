@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -16,13 +15,11 @@ from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_bl
 from kitchen.config.trust import needs_trust
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.stop import handling_signals
-from kitchen.errors import ConfigError
-from kitchen.experiments.driver import Driver, request_stop
-from kitchen.experiments.executors import find_executor
+from kitchen.experiments.driver import driver_of, request_stop
+from kitchen.experiments.experiment import experiment_request, find_experiment
 from kitchen.experiments.ledger import Ledger, Point, PointStatus, Sweep
-from kitchen.experiments.sweep import SweepRequest, plan_sweep, store_of
+from kitchen.experiments.sweep import SweepRequest, check_folder, create_sweep, plan_sweep, store_of
 from kitchen.experiments.worker import INTERRUPTED, WorkerOptions
-from kitchen.runs.lock import lease
 from kitchen.runs.store import new_run_id
 from kitchen.runs.wording import clock
 from kitchen.types import Table
@@ -33,17 +30,19 @@ _SHOWN_METRICS = 3  # columns of metrics in a table of points
 def start(request: SweepRequest, name: str | None, *, dry_run: bool, json: bool) -> int:
     """Check every point, write the ledger and run the points; return the exit code."""
     out = console(to_stderr=json)
-    planned = plan_sweep(request, name or new_run_id(request.run.recipe))
+    named = request.run.recipe
+    if experiment := find_experiment(named):
+        named = experiment.__name__.lower()
+        request = experiment_request(experiment, request)
+    planned = plan_sweep(request, name or new_run_id(named))
     sweep = planned.sweep
-    ledger = Ledger(planned.blobs, sweep.name)
-    ledger.check_new(planned.points)
     if dry_run:
+        Ledger(planned.blobs, sweep.name).check_new(planned.points)
         statuses = [PointStatus(point, "waiting") for point in planned.points]
         _print_points(out, sweep, statuses, json=json)
         print_wrapped(out, f"no problems in {len(statuses):,} points; nothing was run")
         return 0
-    with lease(ledger.blobs, sweep.name):
-        ledger.create(sweep, planned.points)
+    ledger = create_sweep(planned)
     adapters = store_of(planned.points[0].order)
     # the user has named this code on the command line
     options = WorkerOptions(trust=True)
@@ -61,12 +60,7 @@ def resume(
 ) -> int:
     """Continue a sweep from its ledger; return the exit code."""
     ledger = Ledger(open_blobs(adapters), check_run_name(name))
-    folder = ledger.sweep().folder
-    if os.path.realpath(folder) != os.path.realpath(os.getcwd()):
-        raise ConfigError(
-            f"sweep {name!r} was started in {folder}, where its recipe and data are found; resume "
-            "it there"
-        )
+    check_folder(ledger.sweep())
     typed = adapters.store_options()
     return _drive(ledger, adapters, options, typed, retry_failed=retry_failed, json=json)
 
@@ -112,18 +106,7 @@ def _drive(
         out, f"sweep {sweep.name}: {len(points)} points, {sweep.jobs} at a time, {threads} each"
     )
     report = _Report(out, sweep, len(points))
-    executor = find_executor(sweep.executor)
-    driver = Driver(
-        ledger,
-        executor,
-        sweep.jobs,
-        sweep.threads,
-        adapters,
-        options,
-        report.changed,
-        report.stopping,
-        sweep.devices,
-    )
+    driver = driver_of(ledger, adapters, options, report.changed, report.stopping)
     with handling_signals(driver.stop):  # the second Ctrl-C ends the points without saving
         statuses = driver.run(retry_failed=retry_failed)
     out.print()

@@ -11,6 +11,8 @@ from kitchen.errors import ConfigError, did_you_mean
 from kitchen.experiments.reports.content import Report
 
 GROUP = "kitchen.report_formats"
+_MOST_NAMES = 3  # in the name of a file
+_LONGEST = 150  # characters of the names in it
 # returns the files of a report by name, from the report and the stem of their names
 Renderer = Callable[[Report, str], Sequence[tuple[str, bytes]]]
 
@@ -26,6 +28,11 @@ def find_renderers(formats: Sequence[str]) -> Sequence[Renderer]:
             )
         renderers.append(known[name].load())
     return renderers
+
+
+def stem_of(names: Sequence[str]) -> str:
+    """Return the stem of the files of a report on these runs and sweeps."""
+    return "-".join(names[:_MOST_NAMES])[:_LONGEST] + "-report"
 
 
 def write_report(
