@@ -20,6 +20,7 @@ from adapters.hf.errors import (
     root_cause,
     translate_error,
 )
+from kitchen.backend.port_call import current_call
 
 if TYPE_CHECKING:
     import httpx2
@@ -46,6 +47,8 @@ def call_hub(request: HubRequest, call: Callable[[], T]) -> T:
             delay = _retry_delay(error, attempt, time_left)
             if delay is None or attempt == ATTEMPTS:
                 raise translate_error(error, request) from error
+        if port_call := current_call():
+            port_call.retries += 1
         time.sleep(delay)
     raise AssertionError("the last attempt returns or raises")
 

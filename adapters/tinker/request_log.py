@@ -8,6 +8,8 @@ from typing import Any
 import structlog
 from opentelemetry import trace
 
+from kitchen.backend.port_call import current_call
+
 log = structlog.get_logger("kitchen.tinker")
 _STARTED = "kitchen.started"  # key among the extensions of a request
 # requests that the SDK makes on its own
@@ -48,4 +50,6 @@ async def _log_response(response: Any) -> None:
         "client": request.headers.get("x-sdk-method", "").partition(".")[0] or "SDK",
     }
     log.debug("request", **fields)
+    if call := current_call():
+        call.add_response(response.status_code, retried=fields["retries"] > 0)
     trace.get_current_span().add_event("tinker.request", fields)

@@ -200,6 +200,7 @@ class Kitchen:
 
     def cook(self, recipe: Recipe, *observers: Observer, name: str = "") -> Scope:
         """Run a recipe, or resume the run of this name from its last save point."""
+        from kitchen.backend.observed_ports import ObservedPorts
         from kitchen.engine.runner import run
 
         return run(
@@ -209,6 +210,7 @@ class Kitchen:
             name=name or recipe.title(),
             outputs=recipe.outputs,
             title=recipe.title(),
+            port_wrapper=ObservedPorts(),
         )
 
 

@@ -20,7 +20,7 @@ from kitchen.engine.resume import DamagedSavePoint, SavePoint, SavePointStore
 from kitchen.engine.scope import Scope
 from kitchen.engine.stage_call import StageCaller
 from kitchen.engine.stop import StopSignal, refuse_running_loop
-from kitchen.engine.tracing import span
+from kitchen.engine.tracing import PortWrapper, span
 from kitchen.errors import CorruptCheckpoint, Interrupted, ResumeError, RunFailed, SessionLost
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import is_future
@@ -42,13 +42,15 @@ def run(
     stop_signal: StopSignal | None = None,
     plan: Plan | None = None,
     retries: int = 2,
+    port_wrapper: PortWrapper | None = None,
 ) -> Scope:
     """Check a workflow, then run it, or resume the run of this name; return the scope it filled.
 
     `outputs` are the types that the workflow must write, and `title` is its name in errors. Other
     threads stop the run by `stop_signal`. `plan` is the result of `check` on this step and these
     ports, if known. A lost session is opened again from the last save point, at most `retries`
-    times. Raises PlanError or ConfigError before anything runs.
+    times. `port_wrapper` observes calls of ports. Raises PlanError or ConfigError before anything
+    runs.
     """
     refuse_running_loop()
     ports = {**ports, RunId: RunId(name)}
@@ -58,7 +60,9 @@ def run(
     group = ObserverGroup(observers)
     group.run_started(name, step)
     stop_signal = stop_signal or StopSignal()
-    execution = _Run(step, plan, ports, outputs, name, title or name, group, stop_signal)
+    execution = _Run(
+        step, plan, ports, outputs, name, title or name, group, stop_signal, port_wrapper
+    )
     with span("run", {"kitchen.recipe": execution.title, "kitchen.run": name}):
         return execution.with_retries(retries)
 
@@ -75,6 +79,7 @@ class _Run:
     title: str
     observers: ObserverGroup
     stop_signal: StopSignal
+    port_wrapper: PortWrapper | None
 
     def with_retries(self, retries: int) -> Scope:
         """Run; retry from the last save point if the session is lost or a save point damaged."""
@@ -102,7 +107,9 @@ class _Run:
 
     def attempt(self, store: SavePointStore | None) -> Scope:
         memo = MemoStore(self.ports[BlobStore], self.name) if store else None
-        caller = StageCaller(self.observers, self.title, self.stop_signal, store, memo)
+        caller = StageCaller(
+            self.observers, self.title, self.stop_signal, store, memo, self.port_wrapper
+        )
         location = NOWHERE.recipe(self.title)
         scope = Scope({Progress: Progress(), **self.ports}, location=location)
         asyncio.run(_Walk(caller).workflow(self.step, scope, self.outputs))

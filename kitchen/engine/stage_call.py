@@ -11,7 +11,7 @@ from kitchen.engine.observers import ObserverGroup, StageDone, StageStarted, Wei
 from kitchen.engine.resume import SavePointStore
 from kitchen.engine.scope import Scope
 from kitchen.engine.stop import StopSignal
-from kitchen.engine.tracing import span, traced, untraced
+from kitchen.engine.tracing import PortWrapper, span
 from kitchen.engine.type_names import short_name
 from kitchen.errors import exits_as_failures
 from kitchen.ports.future import Future, is_future
@@ -30,6 +30,7 @@ class StageCaller:
         stop_signal: StopSignal,
         save_points: SavePointStore | None = None,
         memo: MemoStore | None = None,
+        ports: PortWrapper | None = None,
     ) -> None:
         self.observers = observers
         self.stop_signal = stop_signal
@@ -37,6 +38,7 @@ class StageCaller:
         self.published = 0  # values published in the whole run, earlier processes included
         self._title = title
         self._memo = memo
+        self._ports = ports
         self._reported: set[Checkpoint] = set()
 
     async def call(self, stage: Stage, scope: Scope, address: str) -> Any:
@@ -72,11 +74,11 @@ class StageCaller:
         return result
 
     async def _run(self, stage: Stage, scope: Scope, attributes: dict[str, Any]) -> Any:
-        arguments = {
-            read.name: traced(read.kind, await self._argument(read, scope), attributes)
-            for read in stage.contract().reads
-            if read.kind in scope
-        }
+        reads = [read for read in stage.contract().reads if read.kind in scope]
+        arguments = {read.name: await self._argument(read, scope) for read in reads}
+        if self._ports:
+            kinds = {read.name: read.kind for read in reads}
+            arguments = self._ports.wrap(kinds, arguments, attributes)
         result = stage.run(**arguments)
         if isawaitable(result) and not is_future(result):
             result = await result
@@ -95,6 +97,7 @@ class StageCaller:
         except Exception as error:
             add_location(error, scope.location, requested_by)
             raise
+        value = self._ports.unwrap(value) if self._ports else value
         if isinstance(value, Checkpoint) and value not in self._reported:
             self._reported.add(value)
             self.observers.weights_saved(WeightsSaved(value, scope[Progress], scope.location))
@@ -104,15 +107,16 @@ class StageCaller:
         """Put the outputs of a stage in scope and return the values that it published."""
         contract = stage.contract()
         outputs: list[Published] = []
-        for kind, value in zip(contract.returns, contract.values_of(result), strict=True):
+        for kind, returned in zip(contract.returns, contract.values_of(result), strict=True):
+            value = self._ports.unwrap(returned) if self._ports else returned
             if kind in contract.pending:
                 scope.pending.append((value, stage.title()))
             if is_published(kind):
                 outputs.append(value)
             elif contract.rewrites(kind) and kind in scope:
-                scope.replace(kind, untraced(value))
+                scope.replace(kind, value)
             else:
-                scope.put(kind, untraced(value))
+                scope.put(kind, value)
         return tuple(outputs)
 
     def _notify(

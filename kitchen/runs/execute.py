@@ -8,6 +8,7 @@ from typing import Any, cast
 import structlog
 from pydantic import ValidationError
 
+from kitchen.backend.observed_ports import ObservedPorts
 from kitchen.backend.work import listening_to_work
 from kitchen.config.adapters import Kitchen
 from kitchen.config.order import Order
@@ -21,6 +22,7 @@ from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure, copy_log_to
 from kitchen.runs.record import RunRecord
+from kitchen.runs.requests import RequestLog
 from kitchen.runs.status import WorkObserver
 from kitchen.runs.store import check_new_run_name, discard_failed_run
 from kitchen.types import RenderingSettings
@@ -61,10 +63,11 @@ def execute(
             discard_failed_run(kitchen.blobs, run)
         rendering = _rendering(recipe, order)
         record = RunRecord(kitchen.blobs, run, order, rendering=rendering, **accepted)
-        group = ObserverGroup((record, *observers))
+        requests = RequestLog(kitchen.blobs, run, record.attempt)
+        group = ObserverGroup((record, requests, *observers))
         listeners = [each.work_reported for each in observers if isinstance(each, WorkObserver)]
         with copy_log_to(record.log), listening_to_work(*listeners):
-            return _run_recorded(plan, recipe, kitchen, run, group, stop_signal)
+            return _run_recorded(plan, recipe, kitchen, run, group, requests, stop_signal)
 
 
 def _run_recorded(
@@ -73,6 +76,7 @@ def _run_recorded(
     kitchen: Kitchen,
     run: str,
     observers: ObserverGroup,
+    requests: RequestLog,
     stop_signal: StopSignal | None,
 ) -> Scope:
     """Run the plan, and let the observers know how it ended."""
@@ -86,6 +90,7 @@ def _run_recorded(
             title=recipe.title(),
             stop_signal=stop_signal,
             plan=plan,
+            port_wrapper=ObservedPorts(requests.add),
         )
         observers.run_ended(None)
     except BaseException as error:

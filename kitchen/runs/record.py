@@ -97,6 +97,11 @@ class RunRecord(Observer):
         self._json["attempts"].append({"started": _now(), "seconds": 0.0, **_environment()})
         self._write("running")
 
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt: 1, and one more each time the run is resumed."""
+        return len(self._json["attempts"])
+
     def log(self, event: MutableMapping[str, Any]) -> None:
         self._journals["log"].append(event)
 

@@ -41,9 +41,9 @@ def expected() -> list[dict[str, Any]]:
 
 
 def run_with(
-    faults: tuple[Fault, ...], recipe: str = "sl_basic", **settings: Any
+    faults: tuple[Fault, ...], recipe: str = "sl_basic", journal: str = "log", **settings: Any
 ) -> tuple[list[dict[str, Any]], FaultyApp, Sequence[Mapping[str, Any]]]:
-    """Run a recipe through a faulty server; return its metrics, the application and the log."""
+    """Run a recipe through a faulty server; return its metrics, the application and a journal."""
     server_blobs, blobs, wrapped = FakeBlobs(), FakeBlobs(), list[FaultyApp]()
 
     def wrap(app: Any) -> Any:
@@ -52,7 +52,7 @@ def run_with(
 
     with serving(FakeTraining(server_blobs), server_blobs, wrap=wrap) as server:
         rows = run_recipe(recipe, ByteTinker(blobs, server.url), blobs, **settings)
-        return rows, wrapped[0], read_journal(blobs, "run", "log")
+        return rows, wrapped[0], read_journal(blobs, "run", journal)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,17 @@ def test_requests_are_logged_in_their_own_run_only() -> None:
     assert not any(row["status"] == 429 for row in quiet)
     assert any(row["retries"] == 1 for row in busy)
     assert KEY not in str(logs)
+
+
+def test_port_calls_count_their_own_retries() -> None:
+    runs = [run_with((Fault("busy", "optim_step", (3,)),), journal="requests")[2]]
+    runs.append(run_with((), journal="requests")[2])
+    for rows, retries in zip(runs, (1, 0), strict=True):
+        steps = [row for row in rows if row["verb"] == "optim_step"]
+        assert sum(row["retries"] for row in rows) == sum(row["retries"] for row in steps)
+        assert sum(row["retries"] for row in steps) == retries
+        assert {row["http_status"] for row in steps} == {200}
+        assert len(steps) == 15
 
 
 class Restart(Observer):

@@ -85,9 +85,10 @@ def test_spans_nest_and_carry_recipe_step_and_stage() -> None:
 def test_without_an_sdk_ports_are_not_wrapped() -> None:
     wrapped = """
 from kitchen.ports import TrainingClient
-from kitchen.engine.tracing import traced
+from kitchen.backend.observed_ports import ObservedPorts
 client = object()
-print(json.dumps([{"same": traced(TrainingClient, client, {}) is client}]))
+[wrapped] = ObservedPorts().wrap({"client": TrainingClient}, {"client": client}, {}).values()
+print(json.dumps([{"same": wrapped is client}]))
 """
     assert spans(COOK + wrapped) == [{"same": True}]
 
@@ -95,13 +96,13 @@ print(json.dumps([{"same": traced(TrainingClient, client, {}) is client}]))
 def test_failing_port_call_ends_its_span_with_the_error() -> None:
     failing = """
 from kitchen.ports import Failed, TrainingClient
-from kitchen.engine.tracing import traced
+from kitchen.backend.observed_ports import ObservedPorts
 
 class Client:
     def open(self): raise ValueError("shut")
     def ask(self): return Failed(ValueError("late"))
 
-client = traced(TrainingClient, Client(), {"kitchen.stage": "S"})
+[client] = ObservedPorts().wrap({"c": TrainingClient}, {"c": Client()}, {}).values()
 for verb in (lambda: client.open(), lambda: client.ask().result()):
     try: verb()
     except ValueError: pass
