@@ -209,7 +209,7 @@ class _CallUnderWay:
     span: CallSpan | None
     ended: Callable[[PortCall], None]
     samples: bool  # whether the result is completions
-    begun: float  # by the performance counter
+    started: float  # by the performance counter
     is_over: bool = False
 
     def end(self, error: BaseException | None = None, value: Any = None) -> None:
@@ -217,7 +217,7 @@ class _CallUnderWay:
         if self.is_over:
             return
         self.is_over = True
-        self.row.duration_ms = (time.perf_counter() - self.begun) * 1000
+        self.row.duration_ms = (time.perf_counter() - self.started) * 1000
         if error is not None:
             self.row.error_type = type(error).__name__
             self.row.http_status = _http_status(error) or self.row.http_status
