@@ -21,13 +21,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tinker import types
 
 from adapters.server.futures import Gone, QueueFull
-from adapters.server.loopback import is_loopback
 from adapters.server.metrics import Metrics
 from adapters.server.protobuf import parse_forward_backward
 from adapters.server.rest import RestApi
 from adapters.server.sampling import SamplingApi
 from adapters.server.sessions import NotFound, Sessions
 from adapters.server.training import TrainingApi, parse
+from kitchen.backend.serving import host_of, is_loopback
 from kitchen.errors import ConfigError, DataError, KitchenError, RunFailed
 from kitchen.secrets import mask
 
@@ -345,10 +345,8 @@ class Gate:
 
 def _is_local_program(request: Request) -> bool:
     """Return False for a page in a browser, whose host name may resolve to this machine."""
-    host = request.headers.get("host", "")
-    name, _, port = host.rpartition(":")
-    address = (name if port.isdecimal() else host).strip("[]")
-    return "origin" not in request.headers and is_loopback(address)
+    host = host_of(request.headers.get("host", ""))
+    return "origin" not in request.headers and is_loopback(host)
 
 
 def _too_long(limit: int) -> RequestRejected:

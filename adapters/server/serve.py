@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adapters.server.limits import Limits
-from adapters.server.loopback import is_loopback
-from kitchen.errors import BackendError, ConfigError
+from kitchen.backend.serving import (
+    MIN_KEY_LENGTH,
+    address_of,
+    deferred_signals,
+    exit_on_sigterm,
+    is_loopback,
+    listen,
+)
+from kitchen.errors import ConfigError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.training import TrainingBackend, require_catalog, require_checkpoints
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
     from adapters.server.sessions import ServedModel
 
 KEY = "KITCHEN_SERVE_KEY"  # the environment variable with the key that clients must send
-MIN_KEY_LENGTH = 12  # characters
 SHUTDOWN_GRACE = 30  # seconds that requests in progress have when the server stops
 
 
@@ -74,9 +78,9 @@ class TinkerServer:
         _check_key(key, host)
         # two servers on one store would each end the other's sessions
         exclusive = lease(self._blobs, ROOT, take_over=take_over)
-        with _exit_on_sigterm(), _listen(host, port) as listening, exclusive:
+        with exit_on_sigterm(), listen(host, port) as listening, exclusive:
             app = self.app(models, aliases, key)
-            yield f"http://{_reachable_name(host)}:{listening.getsockname()[1]}"
+            yield address_of(listening, host)
             yield "tml-any" if key is None else f"${KEY}"
             yield from app.state.sessions.models.by_name
             server = uvicorn.Server(
@@ -125,59 +129,3 @@ def _check_key(key: str | None, host: str) -> None:
             f"{KEY} must begin with tml-, because the SDK accepts no other key, and have "
             f"{MIN_KEY_LENGTH} characters or more"
         )
-
-
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM clean up as Ctrl-C does while a server starts."""
-
-    def exit_now(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    with _handler(exit_now, signal.SIGTERM):
-        yield
-
-
-@contextmanager
-def deferred_signals(server: Any) -> Iterator[list[int]]:
-    """Stop the server on SIGINT and SIGTERM, and yield the list of signals that arrived.
-
-    uvicorn would raise them again when it is done, before everything here is closed; they are
-    collected instead. A signal that arrives before uvicorn listens stops it too.
-    """
-    received: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        received.append(number)
-        server.should_exit = True
-
-    with _handler(stop, signal.SIGINT, signal.SIGTERM):
-        yield received
-
-
-@contextmanager
-def _handler(handler: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
-    previous = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler_before in previous.items():
-            signal.signal(number, handler_before)
-
-
-def _reachable_name(host: str) -> str:
-    """Return the host part of a URL; this machine's name if it listens on all its addresses."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
-    return f"[{name}]" if ":" in name else name
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Listen on an address; raises BackendError if it is in use or not this machine's."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise BackendError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port, or stop the "
-            "program that uses it"
-        ) from error

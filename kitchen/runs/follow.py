@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kitchen.ports.blobs import BlobStore
-from kitchen.runs.history import Rows
+from kitchen.runs.history import Point, Rows, series_of, speed_of
 from kitchen.runs.jsonl import read_content
 from kitchen.runs.store import RunSummary, parse_journal, read_run, run_summary
 from kitchen.runs.wording import activity
 
+SPEED = "tokens/s"
+# drawn if a run publishes them, before the metric that selects its best weights
+_CURVES = ("loss", "held_out_loss", "reward", "held_out_reward", "learning_rate", "grad_norm")
+_LOG_KEYS = ("event", "level", "timestamp", "exception", "run", "logger")  # not shown as values
 _RECENT_STEPS = 50  # from which the time left is computed
 _KILLED = 1  # exit code of a run whose process ended without recording one
 _INTERRUPTED = 130
@@ -46,6 +51,22 @@ class RunView:
         if self.summary.status == "killed":
             return _KILLED
         return int(self.record.get("exit_code", 1)) or _INTERRUPTED
+
+    @property
+    def place(self) -> str:
+        """The position of the run, such as `step 5 of 20`."""
+        if not self.step:
+            return "before the first step"
+        return f"step {self.step:,}" + (f" of {self.steps:,}" if self.steps else "")
+
+    def series(self) -> Mapping[str, Sequence[Point]]:
+        """Return the curves of the usual metrics that the run has published, and its speed."""
+        names = dict.fromkeys([*_CURVES, self.record.get("selects_by") or _CURVES[0]])
+        series: dict[str, Sequence[Point]] = {}
+        for name in names:
+            series[name] = series_of(self.metrics, name)
+        series[SPEED] = speed_of(self.metrics)
+        return {name: points for name, points in series.items() if points}
 
 
 class RunFollower:
@@ -101,6 +122,23 @@ class _JournalReader:
         self._rows = [*self._rows, *parse_journal(self._blobs, self._run, self._name, added)]
         self._content = content
         return self._rows
+
+
+def log_line(row: Mapping[str, Any]) -> str:
+    """Return an entry of the log in one line: time, level, event and values."""
+    at = str(row.get("timestamp", ""))[11:19]
+    values = [f"{key}={value}" for key, value in row.items() if key not in _LOG_KEYS]
+    return "  ".join([at, str(row.get("level", "")), str(row.get("event", "")), *values])
+
+
+def sample_score(row: Mapping[str, Any]) -> str:
+    """Return the reward or the first score of a sample, such as `reward 0.5`; "" without one."""
+    scores = row.get("scores") or {}
+    if isinstance(row.get("reward"), int | float):
+        scores = {"reward": row["reward"]}
+    name, value = next(iter(scores.items()), ("", None))
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return f"{name.replace('_', ' ')} {value:.3g}" if is_number else ""
 
 
 def _loop_rows(metrics: Rows) -> Rows:

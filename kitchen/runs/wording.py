@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 # where the name of a stage is not how people say it
 _ACTIVITIES = {
@@ -26,6 +28,14 @@ Act Attach Build Calibrate Check Compare Compute Drop Evaluate Export Flag Gener
 Load Make Measure Monitor Open Precompute Publish Rank Read Render Replace Report Require Run Sample
 Save Score Skip Start Track Unpack Validate Write
 """
+# metrics that the list shows, the first that a run has
+_RESULTS = (
+    "held_out_reward",
+    "reward",
+    "held_out_accuracy",
+    "held_out_loss",
+    "loss",
+)
 _DOUBLED = frozenset({"Drop", "Flag", "Run", "Skip"})  # their last letter is doubled before -ing
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -37,6 +47,17 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def result_of(metrics: Mapping[str, Any]) -> str:
+    """Return the metric that shows best how a run went: the first of these, or of an evaluation.
+
+    A metric of an evaluation has the name of its set before its own.
+    """
+    of_sets = (name for name in metrics if "/" in name and not name.startswith("data/"))
+    name = next((name for name in _RESULTS if name in metrics), next(of_sets, ""))
+    value = metrics.get(name)
+    return f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, (int, float)) else ""
 
 
 def activity(title: str) -> str:

@@ -21,7 +21,7 @@ from kitchen.config.order import adapter_rows, nested_value
 from kitchen.ports import BlobStore
 from kitchen.recipe import Recipe
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
-from kitchen.runs.wording import clock
+from kitchen.runs.wording import clock, result_of
 from kitchen.secrets import printable
 from kitchen.types import Table
 
@@ -30,14 +30,6 @@ _STARTED = "started, UTC"
 _COLUMNS = ("run", "recipe", "status", _STARTED, "took", "result")
 _DROPPED_FIRST = ("took", _STARTED, "recipe")  # on a narrow terminal; rows are by time
 _RESULT_WIDTH = 24  # characters of a result that other columns leave room for
-# metrics that the list shows, the first that a run has
-_RESULTS = (
-    "held_out_reward",
-    "reward",
-    "held_out_accuracy",
-    "held_out_loss",
-    "loss",
-)
 
 
 def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
@@ -102,19 +94,8 @@ def _row(run: RunSummary) -> Mapping[str, str]:
         "status": run.status,
         _STARTED: run.started[:16].replace("T", " "),
         "took": clock(run.seconds),
-        "result": run.reason if run.status == "unreadable" else _result(run.metrics),
+        "result": run.reason if run.status == "unreadable" else result_of(run.metrics),
     }
-
-
-def _result(metrics: Mapping[str, Any]) -> str:
-    """Return the metric that shows best how the run went: the first of these, or of an evaluation.
-
-    A metric of an evaluation has the name of its set before its own.
-    """
-    of_sets = (name for name in metrics if "/" in name and not name.startswith("data/"))
-    name = next((name for name in _RESULTS if name in metrics), next(of_sets, ""))
-    value = metrics.get(name)
-    return f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, (int, float)) else ""
 
 
 def show_run(name: str, adapters: AdapterChoice, *, json: bool) -> int:

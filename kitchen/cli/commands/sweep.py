@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from rich.console import Console
@@ -18,13 +17,11 @@ from kitchen.engine.stop import handling_signals
 from kitchen.experiments.driver import driver_of, request_stop
 from kitchen.experiments.experiment import experiment_request, find_experiment
 from kitchen.experiments.ledger import Ledger, Point, PointStatus, Sweep
+from kitchen.experiments.points import points_table
 from kitchen.experiments.sweep import SweepRequest, check_folder, create_sweep, plan_sweep, store_of
 from kitchen.experiments.worker import INTERRUPTED, WorkerOptions
 from kitchen.runs.store import new_run_id
 from kitchen.runs.wording import clock
-from kitchen.types import Table
-
-_SHOWN_METRICS = 3  # columns of metrics in a table of points
 
 
 def start(request: SweepRequest, name: str | None, *, dry_run: bool, json: bool) -> int:
@@ -185,21 +182,6 @@ def _print_points(
             print_wrapped(out, f"{status.point.run} failed: {status.reason}", style="red")
 
 
-def points_table(sweep: Sweep, statuses: Sequence[PointStatus]) -> Table:
-    """Return the points of a sweep with their values, states and first metrics."""
-    names = _metric_names(sweep, statuses)
-    columns = ("run", *sweep.axes, "status", *(name.replace("_after", "") for name in names))
-    rows = [_cells(status, names) for status in statuses]
-    return Table(f"Sweep {sweep.name}", columns, tuple(rows))
-
-
-def _cells(status: PointStatus, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the row of a point in a table with these metrics."""
-    values = map(yaml_value, status.point.values.values())
-    metrics = [_number(status.metrics.get(name)) for name in names]
-    return (status.point.run, *values, status.state, *metrics)
-
-
 def _point_json(status: PointStatus) -> Mapping[str, Any]:
     point = status.point
     return {
@@ -211,15 +193,6 @@ def _point_json(status: PointStatus) -> Mapping[str, Any]:
         "seconds": status.seconds,
         "metrics": status.metrics,
     }
-
-
-def _metric_names(sweep: Sweep, statuses: Sequence[PointStatus]) -> Sequence[str]:
-    """Return the metrics to show: the headline, then those of evaluations after training."""
-    measured = dict.fromkeys(chain.from_iterable(status.metrics for status in statuses))
-    after = [name for name in measured if name.endswith("_after")]
-    names = [name for name in (*sweep.headline, *after) if name in measured]
-    different = [name for name in dict.fromkeys(names) if "bits_per_byte" not in name]
-    return different[:_SHOWN_METRICS]
 
 
 def _metrics(metrics: Mapping[str, float], names: Sequence[str]) -> Sequence[str]:

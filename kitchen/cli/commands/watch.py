@@ -13,29 +13,24 @@ from rich.live import Live
 from rich.text import Text
 
 from kitchen.cli.commands.errors import INTERRUPTED
-from kitchen.cli.commands.sweep import points_table
 from kitchen.cli.console import console, has_cursor, print_wrapped, table
 from kitchen.cli.curves import BestBy, series_lines
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.experiments.ledger import Ledger, PointStatus, Sweep, sweep_names
+from kitchen.experiments.points import points_table
 from kitchen.ports import BlobStore
-from kitchen.runs.follow import RunFollower, RunView
-from kitchen.runs.history import Point, series_of, speed_of
+from kitchen.runs.follow import SPEED, RunFollower, RunView, log_line, sample_score
 from kitchen.runs.lock import in_use
 from kitchen.runs.store import run_exists, run_names
 from kitchen.runs.wording import clock
 from kitchen.secrets import printable
 
-# drawn if a run publishes them, in this order, after the metric that selects its best weights
-CURVES = ("loss", "held_out_loss", "reward", "held_out_reward", "learning_rate", "grad_norm")
-SPEED = "tokens/s"
 _RECENT = 20  # steps whose speed is averaged
 _LOG_LINES = 4
 _SAMPLES = 3
 _SAMPLE_LINES = 3
 _LINE_SECONDS = 10.0  # between two lines where there is no terminal, at least
-_LOG_KEYS = ("event", "level", "timestamp", "exception", "run", "logger")  # not shown as values
 _STYLES = {"completed": "green", "failed": "red", "killed": "red", "interrupted": "yellow"}
 
 
@@ -149,7 +144,7 @@ class _Run:
 
     def line(self) -> str:
         view = self._view
-        place = view.activity or place_of(view)
+        place = view.activity or view.place
         left = [f"{clock(view.left)} left"] if view.left is not None else []
         return "  ".join([place, *_latest(view), *left])
 
@@ -170,7 +165,7 @@ class _Run:
             times.append(f"{clock(view.left)} left")
         if len(view.record["attempts"]) > 1:
             times.append(f"attempt {len(view.record['attempts'])}")
-        lines = [Text(f"{place_of(view)}  {'  '.join(times)}")]
+        lines = [Text(f"{view.place}  {'  '.join(times)}")]
         if view.steps:
             lines.append(_bar(view.step / view.steps, min(out.width, 60), out.encoding))
         if view.activity:
@@ -224,26 +219,9 @@ class _Sweep:
         return Counter(status.state for status in self._statuses)
 
 
-def place_of(view: RunView) -> str:
-    """Return where a run is, such as `step 5 of 20`."""
-    if not view.step:
-        return "before the first step"
-    return f"step {view.step:,}" + (f" of {view.steps:,}" if view.steps else "")
-
-
-def live_series(view: RunView) -> Mapping[str, Sequence[Point]]:
-    """Return the curves of a live view: the usual metrics that the run has published, and speed."""
-    names = dict.fromkeys([*CURVES, view.record.get("selects_by") or "loss"])
-    series: dict[str, Sequence[Point]] = {}
-    for name in names:
-        series[name] = series_of(view.metrics, name)
-    series[SPEED] = speed_of(view.metrics)
-    return {name: points for name, points in series.items() if points}
-
-
 def _latest(view: RunView) -> Iterator[str]:
     """Yield the last values of the curves that a line shows; the speed is that of recent steps."""
-    for name, points in live_series(view).items():
+    for name, points in view.series().items():
         if name == SPEED:
             recent = [value for _, value in points[-_RECENT:]]
             yield f"{math.fsum(recent) / len(recent):,.0f} {SPEED}"
@@ -252,7 +230,7 @@ def _latest(view: RunView) -> Iterator[str]:
 
 
 def _curves(view: RunView, out: Console) -> Sequence[str]:
-    series = {name: points for name, points in live_series(view).items() if len(points) > 2}
+    series = {name: points for name, points in view.series().items() if len(points) > 2}
     # beside the name, two values and where the best one was
     width = max(10, min(60, out.width - max(map(len, series), default=0) - 45))
     best_by = BestBy.of_record(view.record)
@@ -266,29 +244,14 @@ def _log(rows: Sequence[Mapping[str, Any]], width: int) -> Sequence[str]:
     return [_cut(log_line(row), width) for row in shown]
 
 
-def log_line(row: Mapping[str, Any]) -> str:
-    """Return an entry of the log in one line: time, level, event and values."""
-    at = str(row.get("timestamp", ""))[11:19]
-    values = [f"{key}={value}" for key, value in row.items() if key not in _LOG_KEYS]
-    return "  ".join([at, str(row.get("level", "")), str(row.get("event", "")), *values])
-
-
 def _samples(rows: Sequence[Mapping[str, Any]], width: int) -> Sequence[str]:
     """Return the last texts that the model wrote, each in a few lines."""
     lines: list[str] = []
     for row in rows[-_SAMPLES:]:
         text = " ".join(str(row.get("text", "")).split())
-        lines += _cut_text(f"{_score(row)}{text}", width)
+        score = sample_score(row)
+        lines += _cut_text(f"{score}: {text}" if score else text, width)
     return lines
-
-
-def _score(row: Mapping[str, Any]) -> str:
-    scores = row.get("scores") or {}
-    if isinstance(row.get("reward"), int | float):
-        scores = {"reward": row["reward"]}
-    name, value = next(iter(scores.items()), ("", None))
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return f"{name.replace('_', ' ')} {value:.3g}: " if is_number else ""
 
 
 def _cut_text(text: str, width: int) -> Sequence[str]:

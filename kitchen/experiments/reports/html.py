@@ -21,7 +21,7 @@ from kitchen.safe_text import escape_controls
 SUFFIX = ".html"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _NUMBER = re.compile(r"[-+]?[\d,.]+( ?%)?")
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #2563eb; }
 @media (prefers-color-scheme: dark) { :root { --accent: #93c5fd; } }
 * { box-sizing: border-box; }
@@ -54,11 +54,6 @@ pre { white-space: pre-wrap; margin: 0; padding: .4rem; background: var(--soft);
 
 def render(report: Report) -> str:
     """Return the page; all text is escaped, and the page may neither run nor load anything."""
-    links = "".join(
-        f'<a href="#{_anchor(at)}">{_text(section.title)}</a>'
-        for at, section in enumerate(report.sections)
-    )
-    body = "\n".join(_section(at, section) for at, section in enumerate(report.sections))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -66,16 +61,26 @@ def render(report: Report) -> str:
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{_text(report.title)}</title>
-<style>{_STYLE}</style>
+<style>{STYLE}</style>
 </head>
 <body>
-<h1>{_text(report.title)}</h1>
-<p class="subtitle">{_text(report.subtitle)}</p>
-<nav>{links}</nav>
-{body}
+{body(report)}
 </body>
 </html>
 """
+
+
+def body(report: Report) -> str:
+    """Return the content of the page, which needs STYLE; all text is escaped."""
+    links = "".join(
+        f'<a href="#{_anchor(at)}">{_text(section.title)}</a>'
+        for at, section in enumerate(report.sections)
+    )
+    sections = "\n".join(_section(at, section) for at, section in enumerate(report.sections))
+    return f"""<h1>{_text(report.title)}</h1>
+<p class="subtitle">{_text(report.subtitle)}</p>
+<nav>{links}</nav>
+{sections}"""
 
 
 def _section(at: int, section: Section) -> str:

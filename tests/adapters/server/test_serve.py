@@ -24,7 +24,8 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.hub import FakeHub
 from adapters.fake.training import FakeTraining
 from adapters.local.hub import LocalHub
-from adapters.server.serve import TinkerServer, deferred_signals
+from adapters.server.serve import TinkerServer
+from kitchen.backend.serving import deferred_signals
 from kitchen.errors import BackendError, ConfigError
 from tests.support.commands import output
 from tests.support.tinker_server import KEY, MODELS

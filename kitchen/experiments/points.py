@@ -1,0 +1,40 @@
+"""The points of a sweep as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from kitchen.config.yaml import yaml_value
+from kitchen.experiments.ledger import PointStatus, Sweep
+from kitchen.types import Table
+
+_SHOWN_METRICS = 3  # columns of metrics
+
+
+def points_table(sweep: Sweep, statuses: Sequence[PointStatus]) -> Table:
+    """Return the points of a sweep with their values, states and first metrics."""
+    names = _metric_names(sweep, statuses)
+    columns = ("run", *sweep.axes, "status", *(name.replace("_after", "") for name in names))
+    rows = [_cells(status, names) for status in statuses]
+    return Table(f"Sweep {sweep.name}", columns, tuple(rows))
+
+
+def _cells(status: PointStatus, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the row of a point in a table with these metrics."""
+    values = map(yaml_value, status.point.values.values())
+    metrics = [_number(status.metrics.get(name)) for name in names]
+    return (status.point.run, *values, status.state, *metrics)
+
+
+def _metric_names(sweep: Sweep, statuses: Sequence[PointStatus]) -> Sequence[str]:
+    """Return the metrics to show: the headline, then those of evaluations after training."""
+    measured = dict.fromkeys(chain.from_iterable(status.metrics for status in statuses))
+    after = [name for name in measured if name.endswith("_after")]
+    names = [name for name in (*sweep.headline, *after) if name in measured]
+    different = [name for name in dict.fromkeys(names) if "bits_per_byte" not in name]
+    return different[:_SHOWN_METRICS]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
