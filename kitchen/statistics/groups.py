@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -22,6 +22,7 @@ from kitchen.statistics.samples import (
 from kitchen.statistics.significance import SignificanceResult
 from kitchen.types import Array
 
+MOST_ASSIGNMENTS = 50_000  # of scores to groups that are enumerated: 34,650 for 3 groups of 4
 Pair = tuple[int, int]  # positions of two groups
 NO_NOISE = "the scores within each group are equal: there is no estimate of the noise"
 
@@ -113,6 +114,55 @@ def kruskal(groups: Sequence[Scores]) -> SignificanceResult:
     sizes = np.array([len(array) for array in arrays])
     h = float((sizes * (ranks - (n + 1) / 2) ** 2).sum() / variance)
     return _chi_square("Kruskal-Wallis", h, len(arrays) - 1, n, "over ranks")
+
+
+def kruskal_exact(groups: Sequence[Scores]) -> SignificanceResult:
+    """Return Kruskal and Wallis's test with an exact p-value, where the scores are few.
+
+    The p-value is the share of all assignments of the scores to the groups whose statistic is as
+    large, which allows for ties. For more than `MOST_ASSIGNMENTS`, it is that of `kruskal`.
+    """
+    found, sizes = kruskal(groups), [len(group) for group in groups]
+    if found.statistic is None or _assignments(sizes) > MOST_ASSIGNMENTS:
+        return found
+    from scipy.stats import rankdata
+
+    ranks = rankdata(np.concatenate(_groups(groups, at_least=1)))
+    ends = np.cumsum(sizes)[:-1]
+    observed = sum(float(part.sum()) ** 2 / len(part) for part in np.split(ranks, ends))
+    all_sums = np.array(list(_squared_rank_sums(ranks.tolist(), sizes)))
+    p_value = float((all_sums >= observed - 1e-9 * observed).mean())
+    return replace(found, p_value=p_value, method="exact Kruskal-Wallis", why="few scores")
+
+
+def smallest_kruskal(sizes: Sequence[int]) -> float:
+    """Return the smallest p-value that `kruskal_exact` can have with groups of these sizes.
+
+    It is 0 for more than `MOST_ASSIGNMENTS` assignments.
+    """
+    if _assignments(sizes) > MOST_ASSIGNMENTS:
+        return 0.0
+    ranks = [float(rank) for rank in range(1, sum(sizes) + 1)]
+    all_sums = np.array(list(_squared_rank_sums(ranks, sizes)))
+    return float((all_sums >= all_sums.max() * (1 - 1e-9)).mean())
+
+
+def _assignments(sizes: Sequence[int]) -> int:
+    """Return the number of ways to divide items into groups of these sizes."""
+    return math.factorial(sum(sizes)) // math.prod(map(math.factorial, sizes))
+
+
+def _squared_rank_sums(ranks: Sequence[float], sizes: Sequence[int]) -> Iterator[float]:
+    """Yield the sum of squared rank sums, each divided by its size, for every assignment."""
+    size, *others = sizes
+    if not others:
+        yield sum(ranks) ** 2 / size
+        return
+    for chosen in combinations(range(len(ranks)), size):
+        first = sum(ranks[at] for at in chosen) ** 2 / size
+        left = [rank for at, rank in enumerate(ranks) if at not in chosen]
+        for rest in _squared_rank_sums(left, others):
+            yield first + rest
 
 
 def fligner(groups: Sequence[Scores]) -> SignificanceResult:

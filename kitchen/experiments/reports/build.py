@@ -25,6 +25,7 @@ from kitchen.experiments.reports.content import (
     Report,
     Section,
 )
+from kitchen.experiments.reports.levels import level_blocks
 from kitchen.experiments.reports.runs import (
     ReportedGroup,
     RunRecord,
@@ -72,11 +73,12 @@ def build_report(blobs: BlobStore, names: Sequence[str]) -> Report:
             f"`kitchen sweep show {names[0]}`"
         )
     verdict, scores, analysis = _comparison(blobs, groups, runs)
+    by_level, level_analysis = level_blocks(blobs, names)
     sections = [
-        Section("Verdict", [*verdict, *_left_out(left_out)]),
+        Section("Verdict", [*by_level, *verdict, *_left_out(left_out)]),
         *_sections("Curves", _curves(runs, groups)),
         *_sections("Evaluation", [*scores, *_recorded_tables(runs, _is_evaluation)]),
-        *_sections("Statistical analysis", analysis),
+        *_sections("Statistical analysis", [*level_analysis, *analysis]),
         *_sections("Quality targets", _recorded_tables(runs, _is_target)),
         *_sections("Answers side by side", _answers(runs, groups)),
         *_sections("Settings", _settings(runs)),
