@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,7 +46,7 @@ Watched = Annotated[
 
 app = typer.Typer()
 runs_app = typer.Typer(
-    help="List the runs, or show one of them.",
+    help="List the runs, show one of them, or export its rows.",
     epilog=examples("kitchen runs", "kitchen runs show RUN"),
     rich_markup_mode=None,
     invoke_without_command=True,
@@ -240,3 +241,37 @@ def runs_show(
     from kitchen.cli.commands.runs import show_run
 
     exit_with(lambda: show_run(run, adapter_choice(runs, blobs), json=json), debug=debug)
+
+
+Parquet = Annotated[bool, typer.Option("--parquet", help="Write Parquet files.")]
+ExportOut = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Folder of the files, new or empty.", show_default="RUN-parquet"
+    ),
+]
+
+
+@runs_app.command(
+    "export",
+    epilog=examples(
+        "kitchen runs export RUN --parquet", "kitchen runs export RUN --parquet --out tables"
+    ),
+)
+def runs_export(
+    run: RunName,
+    parquet: Parquet = False,
+    out: ExportOut = None,
+    runs: Runs = None,
+    blobs: Blobs = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Export metrics, port calls, samples and tables of a run for pandas, Polars or DuckDB.
+
+    Each of them becomes one file, with a column for each key.
+    """
+    from kitchen.cli.commands.runs import export_run
+
+    adapters = adapter_choice(runs, blobs)
+    exit_with(lambda: export_run(run, adapters, out, parquet=parquet, json=json), debug=debug)

@@ -1,9 +1,10 @@
-"""`kitchen runs list` and `kitchen runs show`: the recorded runs."""
+"""`kitchen runs list`, `show` and `export`: the recorded runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,8 +19,10 @@ from kitchen.config.adapter_choice import (
     open_blobs,
 )
 from kitchen.config.order import adapter_rows, nested_value
+from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore
 from kitchen.recipe import Recipe
+from kitchen.runs.parquet import export_parquet
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
 from kitchen.runs.wording import clock, result_of
 from kitchen.secrets import printable
@@ -115,6 +118,23 @@ def show_run(name: str, adapters: AdapterChoice, *, json: bool) -> int:
             console().print(table(shown))
             console().print()
     _print_curves(console(), blobs, run)
+    return 0
+
+
+def export_run(
+    name: str, adapters: AdapterChoice, out: Path | None, *, parquet: bool, json: bool
+) -> int:
+    """Write the journals of a run into a new folder, and print where they are."""
+    if not parquet:
+        raise ConfigError("name the format of the files: --parquet")
+    blobs, run = open_blobs(adapters), check_run_name(name)
+    read_run(blobs, run)
+    paths = export_parquet(blobs, run, out or Path(f"{run}-parquet"))
+    if json:
+        print(as_json({"files": [str(path) for path in paths]}))
+        return 0
+    for path in paths:
+        console().print(str(path), soft_wrap=True)
     return 0
 
 
