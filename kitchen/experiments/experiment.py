@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isabstract
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,6 +21,7 @@ from kitchen.config.request import Problems, RunRequest
 from kitchen.config.run_files import SUFFIXES
 from kitchen.config.settings import explain_validation
 from kitchen.config.sources import from_arguments, from_mapping
+from kitchen.config.trust import check_trusted_order
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.stop import handling_signals
 from kitchen.errors import ConfigError, KitchenError, did_you_mean
@@ -164,44 +166,48 @@ class Experiment(BaseModel, ABC):
         store = AdapterChoice({"blobs": blobs}, (), None if runs is None else os.fspath(runs))
         ledger = Ledger(open_blobs(store), check_run_name(name))
         check_folder(ledger.sweep())
-        options = WorkerOptions(take_over, other_machine, other_code, accept_lost_metrics, trust)
+        for point in ledger.points():  # here, where the recipe may have been imported
+            check_trusted_order(point.run, point.order, trust=trust)
+        options = WorkerOptions(take_over, other_machine, other_code, accept_lost_metrics, True)
         return _outcome(ledger, store, options, on_change, retry_failed=retry_failed)
 
 
 def find_experiment(name: str) -> type[Experiment] | None:
     """Return the experiment in `FILE.py:Weights` or `MODULE:Weights`; None if it is a recipe.
 
-    A module with one experiment and no recipe stands for it. Raises the errors of `import_named`.
+    A module with one experiment and no recipe stands for it. Raises ConfigError, and the errors of
+    `import_named`.
     """
     if name.endswith(SUFFIXES):
         return None
     module, class_name = import_named(name)
-    classes = {
+    experiments, recipes = _classes(module, Experiment), _classes(module, Recipe)
+    if class_name:
+        if experiments and class_name not in {**experiments, **recipes}:
+            near = did_you_mean(class_name, [*experiments, *recipes])
+            name = module.__name__
+            raise ConfigError(f"{name} has no experiment or recipe {class_name!r}; {near}")
+        return experiments.get(class_name)
+    own = [
+        key
+        for key, cls in {**experiments, **recipes}.items()
+        if cls.__module__ == module.__name__ and not isabstract(cls)
+    ]
+    if len(own) > 1 and set(own) & set(experiments):
+        candidates = ", ".join(f"{module.__name__}:{key}" for key in own)
+        raise ConfigError(
+            f"{module.__name__} defines several experiments and recipes; say which: {candidates}"
+        )
+    return experiments.get(own[0]) if own else None
+
+
+def _classes(module: ModuleType, base: Any) -> Mapping[str, Any]:
+    """Return the subclasses of a class among the names of a module."""
+    return {
         key: value
         for key, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, Experiment) and not isabstract(value)
+        if isinstance(value, type) and issubclass(value, base) and value is not base
     }
-    if class_name in classes:
-        return classes[class_name]
-    recipes = [
-        key
-        for key, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, Recipe) and value is not Recipe
-    ]
-    if class_name:
-        if classes and class_name not in recipes:
-            near = did_you_mean(class_name, [*classes, *recipes])
-            raise ConfigError(
-                f"{module.__name__} has no experiment or recipe {class_name!r}; {near}"
-            )
-        return None
-    own = [key for key, value in classes.items() if value.__module__ == module.__name__]
-    if any(vars(module)[key].__module__ == module.__name__ for key in recipes):
-        return None
-    if len(own) > 1:
-        candidates = ", ".join(f"{module.__name__}:{key}" for key in own)
-        raise ConfigError(f"{module.__name__} defines several experiments; say which: {candidates}")
-    return classes[own[0]] if own else None
 
 
 def experiment_request(cls: type[Experiment], request: SweepRequest) -> SweepRequest:
@@ -234,7 +240,7 @@ def _with_experiment(
             raise ConfigError(f"{key} is both a setting and an axis (--over); remove one")
     declared = {axis.key: axis for axis in _declared_axes(cls)}
     axes = {key: axis for key, axis in {**declared, **given}.items() if key not in fixed}
-    _check_comparison(cls, axes)
+    _check_class(cls, axes)
     recipes = PointRecipes(
         f"{cls.__module__}:{cls.__name__}",
         partial(_recipe_of, cls, fixed),
@@ -259,8 +265,10 @@ def _declared_axes(cls: type[Experiment]) -> Iterator[Axis]:
         yield Axis(name, [yaml_value(value) for value in values])
 
 
-def _check_comparison(cls: type[Experiment], axes: Mapping[str, Axis]) -> None:
-    """Raise ConfigError for a comparison by something other than a field."""
+def _check_class(cls: type[Experiment], axes: Mapping[str, Axis]) -> None:
+    """Raise ConfigError for a class without a recipe, or a comparison of something unknown."""
+    if isabstract(cls):
+        raise ConfigError(f"{cls.__name__} has no recipe: write its method `recipe(self)`")
     if cls.compare_by and cls.compare_by not in cls.model_fields:
         near = did_you_mean(cls.compare_by, axes)
         raise ConfigError(

@@ -28,10 +28,11 @@ def _cells(status: PointStatus, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _metric_names(sweep: Sweep, statuses: Sequence[PointStatus]) -> Sequence[str]:
-    """Return the metrics to show: the headline, then those of evaluations after training."""
+    """Return the metrics to show: those of an experiment, or the headline and evaluations."""
     measured = dict.fromkeys(chain.from_iterable(status.metrics for status in statuses))
     after = [name for name in measured if name.endswith("_after")]
-    names = [name for name in (*sweep.headline, *after) if name in measured]
+    shown = sweep.measures or (*sweep.headline, *after)
+    names = [name for name in shown if name in measured]
     different = [name for name in dict.fromkeys(names) if "bits_per_byte" not in name]
     return different[:_SHOWN_METRICS]
 

@@ -116,7 +116,7 @@ class _Report:
 
     def __init__(self, out: Console, sweep: Sweep, count: int) -> None:
         self._out = out
-        self._headline = sweep.headline
+        self._headline = sweep.measures or sweep.headline
         self._count = count
         self._started: set[str] = set()
         self._stopping = False  # whether the sweep was asked to stop

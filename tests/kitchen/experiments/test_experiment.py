@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import kitchen
 from docs.examples.citation_weights import CitationWeights
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.request import Problems, RunRequest
+from kitchen.config.trust import NotTrusted
 from kitchen.errors import ConfigError
 from kitchen.experiments.axes import parse_axes
 from kitchen.experiments.experiment import Experiment, experiment_request, find_experiment
 from kitchen.experiments.ledger import Ledger
-from kitchen.experiments.sweep import SweepRequest, plan_sweep
+from kitchen.experiments.sweep import SweepRequest, create_sweep, plan_sweep
 from recipes.dpo import Dpo
 from recipes.sl_basic import SlBasic
 from stages.data import DataConfig
@@ -146,9 +148,16 @@ class WithoutMeasures(Ranks):
     measures = ()
 
 
+class WithoutARecipe(Experiment):
+    """An axis and nothing else."""
+
+    rate: float = kitchen.over(0.1, 0.2)
+
+
 @pytest.mark.parametrize(
     ("cls", "over", "message"),
     [
+        (WithoutARecipe, (), r"WithoutARecipe has no recipe"),
         (OneValue, (), "two or more values"),
         (ByNothing, (), "did you mean 'rank'"),
         (WithoutMeasures, (), "belong together"),
@@ -196,27 +205,66 @@ def test_the_example_experiment_has_nine_points() -> None:
     assert {settings["lora_alpha"] for _, settings in points} == {32.0}
 
 
-def test_an_experiment_runs_from_python_and_is_kept(tmp_path: Path) -> None:
+MINE = """
+import kitchen
+from recipes.sl_basic import SlBasic
+
+
+class Mine(SlBasic):
+    max_steps: int = 2
+    eval_every: int = 0
+
+
+class Ranks(kitchen.Experiment):
+    rank: int = kitchen.over(4, 8)
+    seed: int = kitchen.over(0, 1)
+
+    def recipe(self) -> kitchen.Recipe:
+        return Mine(lora_rank=self.rank, seed=self.seed)
+"""
+
+
+@pytest.fixture
+def mine(here: Path) -> Iterator[type[Experiment]]:
+    """An experiment in a file of the user's, with a recipe that a record may not name."""
+    (here / "ranks_of_mine.py").write_text(MINE)
+    found = find_experiment("ranks_of_mine.py:Ranks")
+    assert found is not None
+    yield found
+    sys.modules.pop("ranks_of_mine", None)
+
+
+def test_an_experiment_runs_from_python_and_is_kept(here: Path, mine: type[Experiment]) -> None:
     states: list[str] = []
-    settings = {"rank": 4, "batch_size": 4}
-    outcome = Ranks.run(
+    settings = {"rank": 4, "reading.limit": 20, "reading.held_out_rows": 4}
+    outcome = mine.run(
         settings=settings,
         training="fake",
         name="ranks",
         jobs=2,
         on_change=lambda status: states.append(status.state),
     )
-    assert outcome.completed
+    assert outcome.completed, [status.reason for status in outcome.points]
     assert sorted(states) == ["completed", "completed", "running", "running"]
-    assert [status.point.order.settings["batch_size"] for status in outcome.points] == [4, 4]
-    sweep = Ledger(outcome.blobs, "ranks").sweep()
-    assert sweep.experiment == f"{__name__}:Ranks"
-    before = (tmp_path / "runs/ranks-1/run.json").read_bytes()
-    again = Ranks.resume("ranks")
-    assert [status.metrics for status in again.points] == [
-        status.metrics for status in outcome.points
-    ]
-    assert (tmp_path / "runs/ranks-1/run.json").read_bytes() == before
-    [page] = again.report("md", out=tmp_path / "reports")
+    assert {status.point.order.settings["lora_rank"] for status in outcome.points} == {4}
+    assert Ledger(outcome.blobs, "ranks").sweep().experiment == "ranks_of_mine:Ranks"
+    before = (here / "runs/ranks-1/run.json").read_bytes()
+    again = mine.resume("ranks")
+    assert again.points == outcome.points
+    assert (here / "runs/ranks-1/run.json").read_bytes() == before
+    [page] = again.report("md", out=here / "reports")
     assert page.name == "ranks-report.md"
     assert "ranks-2" in page.read_text()
+
+
+def test_only_an_imported_recipe_is_resumed_without_trust(mine: type[Experiment]) -> None:
+    plan = plan_sweep(experiment_request(mine, request(["rank=4"])), "ranks")
+    create_sweep(plan)
+    sys.modules.pop("ranks_of_mine")
+    with pytest.raises(NotTrusted, match="ranks_of_mine:Mine"):
+        mine.resume("ranks")
+
+
+def test_a_module_with_an_experiment_and_a_recipe_is_ambiguous(mine: type[Experiment]) -> None:
+    with pytest.raises(ConfigError, match=r"say which: ranks_of_mine:Ranks, ranks_of_mine:Mine"):
+        find_experiment("ranks_of_mine.py")

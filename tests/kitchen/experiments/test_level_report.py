@@ -8,6 +8,7 @@ from itertools import product
 from adapters.fake.blobs import FakeBlobs
 from kitchen.config.order import Order, order_json
 from kitchen.experiments.ledger import Ledger, Point, Sweep, configuration_digest
+from kitchen.experiments.points import points_table
 from kitchen.experiments.reports.build import build_report
 from kitchen.experiments.reports.content import DataTable, Paragraph, Report, Section
 from kitchen.runs.store import read_run, write_run
@@ -109,3 +110,12 @@ def test_many_measures_are_summarised_first() -> None:
     write_experiment(blobs, metrics, list(metrics))
     first, *_ = section(build_report(blobs, ["e"]), "Verdict").blocks
     assert first == Paragraph("The values of weight differ on 1 of 5 measures: m3.", strong=True)
+
+
+def test_the_points_of_an_experiment_show_its_measures() -> None:
+    blobs = FakeBlobs()
+    write_experiment(blobs, {"loss": NOISE, "valid": SEPARATED}, ["valid"])
+    ledger = Ledger(blobs, "e")
+    table = points_table(ledger.sweep(), ledger.statuses())
+    assert table.columns == ("run", "weight", "seed", "status", "valid")
+    assert table.rows[0] == ("e-1", "2.0", "0", "completed", "0.9")
