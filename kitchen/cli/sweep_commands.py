@@ -107,9 +107,9 @@ ExecutorName = Annotated[
     str,
     typer.Option(
         "--executor",
-        metavar="local|'command: ...'",
-        help="Where points run: processes on this machine, or a command with {command} in it, such "
-        "as 'command: srun {command}'.",
+        metavar="local|'command: ...'|ray",
+        help="Where points run: in processes on this machine; through a command with {command} in "
+        "it, such as 'command: srun {command}'; or on a Ray cluster, as 'ray: cpus=4 gpus=1'.",
     ),
 ]
 RetryFailed = Annotated[

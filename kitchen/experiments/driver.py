@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from kitchen.config.adapter_choice import AdapterChoice
-from kitchen.config.machine import available_cores
 from kitchen.config.trust import check_trusted_order
 from kitchen.errors import ConfigError
 from kitchen.experiments.executors import Executor, Job, find_executor
 from kitchen.experiments.ledger import Ledger, Point, PointStatus
 from kitchen.experiments.worker import WorkerOptions, worker_command
-from kitchen.runs.lock import in_use, lease, stop_holders
+from kitchen.runs.lock import InUse, discard_claims, holders, in_use, lease, stop_holders
 
 _POLL_SECONDS = 0.2
 _MAX_DEATHS = 3  # of a point's process in a row, without a new save point
@@ -35,8 +34,8 @@ class _Deaths:
 class Driver:
     """Runs the points of a sweep until all have completed or failed, or it is asked to stop.
 
-    `on_change` receives the status of a point when its process starts or ends, and `on_stop` is
-    called when the driver begins to stop.
+    `on_change` receives the status of a point when its process starts or ends, or if
+    another process uses its run; `on_stop` is called when the driver begins to stop.
     """
 
     ledger: Ledger
@@ -53,6 +52,8 @@ class Driver:
     _requests: int = 0  # requests to stop
     _queue: list[Point] = field(default_factory=list)
     _running: dict[str, tuple[Point, Job | None]] = field(default_factory=dict)  # by digest
+    # claims on the run of a point before its job was started, by digest
+    _earlier_claims: dict[str, Collection[str]] = field(default_factory=dict)
     _deaths: dict[str, _Deaths] = field(default_factory=dict)
 
     def run(self, *, retry_failed: bool = False) -> Sequence[PointStatus]:
@@ -80,9 +81,11 @@ class Driver:
     def _collect(self, retry_failed: bool) -> None:
         """Queue the points to run, and watch those whose processes outlived an earlier driver."""
         for point in self.ledger.points():
+            if self.options.take_over:
+                discard_claims(self.ledger.blobs, point.run, of_other_hosts=True)
             status = self.ledger.status(point)
             if status.state == "running":
-                self._running[point.digest] = (point, None)
+                self._watch(status)
             elif status.state == "failed" and retry_failed:
                 self.ledger.fail(point, "")
                 self._queue.append(self.ledger.point(point.digest))
@@ -90,6 +93,12 @@ class Driver:
                 self._queue.append(point)
         for point in self._queue:
             check_trusted_order(point.run, point.order, trust=self.options.trust)
+
+    def _watch(self, status: PointStatus) -> None:
+        """Wait for a point whose process is not a job of this driver, or not any more."""
+        self._running[status.point.digest] = (status.point, None)
+        by = ", ".join(holders(self.ledger.blobs, status.point.run).values())
+        self.on_change(replace(status, reason=by))
 
     def _start_jobs(self) -> None:
         while self._queue and len(self._running) < self.jobs:
@@ -99,6 +108,7 @@ class Driver:
             if device := self._free_device():
                 environment[_DEVICES] = device
                 self.ledger.write_device(point, device)
+            self._earlier_claims[point.digest] = holders(self.ledger.blobs, point.run).keys()
             try:
                 job = self.executor.start(command, environment)
             except OSError as error:
@@ -120,10 +130,17 @@ class Driver:
     def _reap(self) -> None:
         """Handle the processes that have ended."""
         for digest, (point, job) in list(self._running.items()):
-            if job is not None and job.exit_code() is None:
-                continue
+            if job is not None:
+                code = job.exit_code()
+                if code is None:
+                    continue
+                if self.executor.confirms_death and code != InUse.exit_code:
+                    earlier = self._earlier_claims[digest]
+                    discard_claims(self.ledger.blobs, point.run, keep=earlier)
             status = self.ledger.status(self.ledger.point(digest))  # it may have recorded a failure
             if status.state == "running":  # of an earlier driver, or on another host
+                if job is not None:
+                    self._watch(status)
                 continue
             del self._running[digest]
             if status.state in ("completed", "failed") or self.stopping:
@@ -159,11 +176,11 @@ class Driver:
             self.on_stop()
         while self._signals < self._requests:
             self._signals += 1
-            for point, job in self._running.values():
+            for digest, (point, job) in list(self._running.items()):
                 if job is not None:
                     job.stop()
-                else:
-                    stop_holders(self.ledger.blobs, point.run)
+                elif not stop_holders(self.ledger.blobs, point.run):
+                    del self._running[digest]  # on another host, and out of reach
 
     def _stop_requested(self) -> bool:
         return self.ledger.blobs.read(_stop_blob(self.ledger.name)) is not None
@@ -179,11 +196,13 @@ def driver_of(
     on_change: Listener,
     on_stop: Callable[[], object] = bool,
 ) -> Driver:
-    """Return the driver of a sweep, as its plan says; raises ConfigError."""
+    """Return the driver of a sweep, as its plan says; raises ConfigError or BackendError."""
     sweep = ledger.sweep()
+    executor = find_executor(sweep.executor)
+    executor.prepare()
     return Driver(
         ledger,
-        find_executor(sweep.executor),
+        executor,
         sweep.jobs,
         sweep.threads,
         adapters,
@@ -205,11 +224,6 @@ def request_stop(ledger: Ledger) -> bool:
     for point in ledger.points():
         stop_holders(ledger.blobs, point.run)
     return False
-
-
-def default_threads(jobs: int) -> int:
-    """Return the threads of each of several points that share the cores of this machine."""
-    return max(1, available_cores() // jobs)
 
 
 def _stop_blob(sweep: str) -> str:

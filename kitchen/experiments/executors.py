@@ -1,4 +1,4 @@
-"""Executors of the points of a sweep: processes on this machine, or a command of the user's."""
+"""Executors of the points of a sweep: processes here, a command of the user's, or a plug-in."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from importlib.metadata import entry_points
+from typing import ClassVar, Protocol
 
+from kitchen.config.machine import available_cores
 from kitchen.errors import ConfigError, did_you_mean
 
+GROUP = "kitchen.executors"  # of entry points, each a class whose argument is the text after NAME:
 COMMAND = "command:"
 PLACEHOLDER = "{command}"
 _EXECUTORS = ("local", COMMAND)
@@ -33,6 +36,19 @@ class Job(Protocol):
 class Executor(Protocol):
     """Starts the processes of points."""
 
+    # whether it gives each point its GPUs, so that a sweep must not name any
+    assigns_devices: ClassVar[bool]
+    # whether no process of a point is left anywhere once its job has an exit code
+    confirms_death: ClassVar[bool]
+
+    def prepare(self) -> None:
+        """Connect to the machines of the points; raises ConfigError or BackendError."""
+        ...
+
+    def threads(self, jobs: int) -> int:
+        """Return the threads of each of several points that run at the same time."""
+        ...
+
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
         """Start a command with variables added to the environment; raises OSError."""
         ...
@@ -44,14 +60,34 @@ def find_executor(text: str) -> Executor:
         return LocalProcesses()
     if text.startswith(COMMAND):
         return CommandTemplate(text.removeprefix(COMMAND).strip())
+    name, _, options = text.partition(":")
+    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name in installed:
+        executor: Executor = installed[name].load()(options.strip())
+        return executor
+    near = did_you_mean(name, [*_EXECUTORS, *installed])
     raise ConfigError(
-        f"--executor {text}: there is no such executor; {did_you_mean(text, _EXECUTORS)} A command "
+        f"--executor {text}: there is no such executor; {near} A command "
         f"has the form '{COMMAND} srun {PLACEHOLDER}'"
     )
 
 
+class _OnThisMachine:
+    """Properties of executors that start a process on this machine."""
+
+    assigns_devices: ClassVar[bool] = False
+    confirms_death: ClassVar[bool] = False  # such as that of a command which lost its connection
+
+    def prepare(self) -> None:
+        """Do nothing, for there is no machine to connect to."""
+
+    def threads(self, jobs: int) -> int:
+        """Return each point's share of the cores of this machine."""
+        return max(1, available_cores() // jobs)
+
+
 @dataclass(frozen=True)
-class LocalProcesses:
+class LocalProcesses(_OnThisMachine):
     """Executor that starts each point as a separate process on this machine."""
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
@@ -59,7 +95,7 @@ class LocalProcesses:
 
 
 @dataclass(frozen=True)
-class CommandTemplate:
+class CommandTemplate(_OnThisMachine):
     """Executor that runs a command of the user's, such as `srun {command}`, and waits for it.
 
     The command is split like one in a shell, but no shell reads it. `{command}` stands for the

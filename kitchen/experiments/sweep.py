@@ -15,8 +15,7 @@ from kitchen.config.request import Problems, RunRequest, resolve_request
 from kitchen.config.sources import Setting, from_arguments
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.experiments.axes import Axis, grid, random_points, values_of
-from kitchen.experiments.driver import default_threads
-from kitchen.experiments.executors import find_executor
+from kitchen.experiments.executors import Executor, find_executor
 from kitchen.experiments.ledger import Ledger, Point, Sweep, configuration_digest
 from kitchen.ports.blobs import BlobStore
 from kitchen.recipe import Recipe
@@ -55,17 +54,19 @@ class SweepRequest:
 
 @dataclass(frozen=True)
 class PlannedSweep:
-    """A sweep that has been checked, its points, and the store of its runs."""
+    """A sweep that has been checked, its points, the store of its runs, and its executor."""
 
     sweep: Sweep
     points: Sequence[Point]
     blobs: BlobStore
+    executor: Executor
 
 
 def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     """Check every point of a sweep; raises Problems with all that is wrong, or ConfigError."""
     _check_axes(request)
-    find_executor(request.executor)
+    executor = find_executor(request.executor)
+    _check_devices(request, executor)
     combinations = list(_combinations(request))
     digits = len(str(len(combinations)))
     points: list[Point] = []
@@ -90,13 +91,17 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     _check_store(store)
     _check_different(points)
     _check_no_secrets(points)
-    return PlannedSweep(_sweep(request, name, points, headline), points, store)
+    return PlannedSweep(_sweep(request, name, points, headline, executor), points, store, executor)
 
 
 def create_sweep(planned: PlannedSweep) -> Ledger:
-    """Write the ledger of a new sweep; raises ConfigError if a name is taken."""
+    """Write the ledger of a new sweep.
+
+    Raises ConfigError if a name is taken, and the errors of its executor.
+    """
     ledger = Ledger(planned.blobs, planned.sweep.name)
     ledger.check_new(planned.points)
+    planned.executor.prepare()
     with lease(ledger.blobs, ledger.name):
         ledger.create(planned.sweep, planned.points)
     return ledger
@@ -148,7 +153,11 @@ def _combinations(request: SweepRequest) -> Sequence[Sequence[str]]:
 
 
 def _sweep(
-    request: SweepRequest, name: str, points: Sequence[Point], headline: Sequence[str]
+    request: SweepRequest,
+    name: str,
+    points: Sequence[Point],
+    headline: Sequence[str],
+    executor: Executor,
 ) -> Sweep:
     jobs = min(request.jobs or len(request.devices) or 1, len(points))
     recipes = request.recipes
@@ -160,7 +169,7 @@ def _sweep(
         executor=request.executor,
         jobs=jobs,
         devices=tuple(request.devices),
-        threads=default_threads(jobs),
+        threads=executor.threads(jobs),
         folder=os.getcwd(),
         headline=tuple(headline),
         experiment=recipes.experiment if recipes else "",
@@ -177,6 +186,15 @@ def _check_axes(request: SweepRequest) -> None:
     for axis in request.axes:
         for key in sorted(_keys(axis.settings()) & fixed):
             raise ConfigError(f"{key} is both a setting and an axis (--over); remove one")
+
+
+def _check_devices(request: SweepRequest, executor: Executor) -> None:
+    """Raise ConfigError for devices if the executor gives each point its own."""
+    if request.devices and executor.assigns_devices:
+        raise ConfigError(
+            f"--devices {','.join(request.devices)}: the executor {request.executor!r} gives each "
+            "point its GPUs; leave out --devices"
+        )
 
 
 def _check_not_of_adapters(axes: Sequence[Axis], recipe: type[Recipe]) -> None:

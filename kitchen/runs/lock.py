@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,33 @@ def in_use(blobs: BlobStore, run: str) -> bool:
     return any(_may_be_alive(claim) for _, claim in _claims(blobs, run))
 
 
-def stop_holders(blobs: BlobStore, run: str) -> None:
-    """Ask the processes on this host that use the run to save their progress and end."""
+def holders(blobs: BlobStore, run: str) -> Mapping[str, str]:
+    """Return the processes that may be using a run, such as "process 7 on box", by their claim."""
+    return {
+        name: f"process {claim['pid']} on {claim['host']}"
+        for name, claim in _claims(blobs, run)
+        if _may_be_alive(claim)
+    }
+
+
+def discard_claims(
+    blobs: BlobStore, run: str, *, keep: Collection[str] = (), of_other_hosts: bool = False
+) -> None:
+    """Delete the claims of processes that are known to be dead, all but those to keep."""
+    for name, claim in _claims(blobs, run):
+        is_here = claim["host"] == socket.gethostname()
+        if name not in keep and not (of_other_hosts and is_here):
+            blobs.delete(name)
+
+
+def stop_holders(blobs: BlobStore, run: str) -> int:
+    """Ask the processes on this host that use the run to save and end; return their number."""
+    asked = 0
     for _, claim in _claims(blobs, run):
         if claim["host"] == socket.gethostname() and _may_be_alive(claim):
             os.kill(claim["pid"], signal.SIGTERM)
+            asked += 1
+    return asked
 
 
 def _claims(blobs: BlobStore, run: str) -> Sequence[tuple[str, Mapping[str, Any]]]:

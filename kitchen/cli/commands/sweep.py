@@ -129,7 +129,10 @@ class _Report:
     def changed(self, status: PointStatus) -> None:
         point = status.point
         head = f"point {point.number}/{self._count}, {point.run} ({_values(point)}):"
-        if status.state == "running":
+        if status.state == "running" and status.reason:
+            text = f"{head} waiting for {status.reason}, which uses its run"
+            print_wrapped(self._out, f"{text}; if that host is gone, resume with --take-over")
+        elif status.state == "running":
             verb = "restarted" if point.digest in self._started else "started"
             self._started.add(point.digest)
             print_wrapped(self._out, f"{head} {verb}")

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -118,49 +120,90 @@ def command(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def holders(runs: Path) -> Iterator[int]:
-    """Yield the processes that hold a run now."""
+def holders(runs: Path) -> Iterator[tuple[str, int]]:
+    """Yield the runs that are held now, each with its process."""
     for claim in runs.glob("k-*/lease/*.json"):
         try:
-            yield json.loads(claim.read_text())["pid"]
+            yield claim.parts[-3], json.loads(claim.read_text())["pid"]
         except (OSError, ValueError):  # deleted, or not written whole, at this moment
             continue
 
 
-@pytest.mark.slow
-def test_a_killed_sweep_equals_an_undisturbed_one(here: Path) -> None:
-    small = ("recipes.sl_basic", "--training", "fake", "reading.limit=120", "epochs=3")
-    rates = ",".join(f"{number}e-3" for number in range(1, 9))
-    axes = ("--over", f"learning_rate={rates}", "--over", "seed=0..2")
-    sweep = (*small, "evaluation.metric=loss", "save_every=3", *axes, "--jobs", "2", "--name", "k")
-    draws = random.Random(0)
-    kills = {"driver": 0, "point": 0}
-    driver = command(*sweep)
-    deadline = time.monotonic() + 900
-    while time.monotonic() < deadline:
-        time.sleep(draws.uniform(0.2, 1.2))
-        if driver.poll() is not None:
-            break
-        if sum(kills.values()) >= 20 or not (here / "runs/k/sweep.json").exists():
-            continue
-        pids = list(holders(here / "runs"))
-        if draws.random() < 0.3:
-            driver.kill()
-            driver.wait()
-            kills["driver"] += 1
-            driver = command("resume", "k")
-        elif pids:
-            try:
-                os.kill(draws.choice(pids), signal.SIGKILL)
-            except ProcessLookupError:
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+@dataclass
+class Kills:
+    """Kills of the driver of a sweep, and of its points, at random moments."""
+
+    here: Path
+    of_parents: bool  # whether the parent of a point's process is killed in every second case
+    draws: random.Random = field(default_factory=lambda: random.Random(0))
+    driver: int = 0
+    points: Counter[str] = field(default_factory=Counter)  # by run
+    saved: Counter[str] = field(default_factory=Counter)  # those after a save point, by run
+
+    def run(self, sweep: Sequence[str], most: int) -> None:
+        """Run a sweep to its end, and kill up to `most` times."""
+        driver = command(*sweep)
+        deadline = time.monotonic() + 900
+        while time.monotonic() < deadline:
+            time.sleep(self.draws.uniform(0.2, 1.2))
+            if driver.poll() is not None:
+                break
+            done = self.driver + self.points.total() >= most
+            if done or not (self.here / "runs/k/sweep.json").exists():
                 continue
-            kills["point"] += 1
-    assert driver.wait() == 0
-    assert kills["driver"] >= 3
-    assert kills["point"] >= 8
+            if self.draws.random() < 0.3 and self.points.total():
+                driver.kill()
+                driver.wait()
+                self.driver += 1
+                driver = command("resume", "k")
+            else:
+                self.kill_a_point()
+        assert driver.wait() == 0
+
+    def kill_a_point(self) -> None:
+        held = list(holders(self.here / "runs"))
+        if not held:
+            return
+        run, pid = self.draws.choice(held)
+        has_save_point = any((self.here / "runs" / run / "save").glob("0*.json"))
+        try:
+            killed_parent = self.of_parents and self.points.total() % 2
+            os.kill(parent_of(pid) if killed_parent else pid, signal.SIGKILL)
+        except (OSError, ProcessLookupError):
+            return
+        self.points[run] += 1
+        self.saved[run] += has_save_point
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("executor", "rates", "most"), [("local", 8, 20), ("ray", 4, 12)], ids=["local", "ray"]
+)
+def test_a_killed_sweep_equals_an_undisturbed_one(
+    here: Path, monkeypatch: pytest.MonkeyPatch, executor: str, rates: int, most: int
+) -> None:
+    if executor == "ray":
+        reason = "Ray is not installed: pip install 'crucible-kitchen[ray]'"
+        pytest.importorskip("ray", reason=reason)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    small = ("recipes.sl_basic", "--training", "fake", "reading.limit=120", "epochs=3")
+    listed = ",".join(f"{number}e-3" for number in range(1, rates + 1))
+    axes = ("--over", f"learning_rate={listed}", "--over", "seed=0..2")
+    sweep = (*small, "evaluation.metric=loss", "save_every=3", *axes, "--name", "k")
+    kills = Kills(here, of_parents=executor == "ray")
+    kills.run([*sweep, "--jobs", "2", "--executor", executor], most)
+    assert kills.driver >= 2
+    assert kills.points.total() >= most // 2
     points = json.loads(invoke("sweep", "show", "k", "--json").stdout)["points"]
-    assert [point["status"] for point in points] == ["completed"] * 24
-    output(0, "sweep", *sweep, "--runs", "calm")
+    assert [point["status"] for point in points] == ["completed"] * rates * 3
+    output(0, "sweep", *sweep, "--jobs", "2", "--runs", "calm")
     for point in points:
         name = point["run"]
         assert metrics(here / "runs" / name) == metrics(here / "calm" / name), name
+        record = json.loads((here / "runs" / name / "run.json").read_text())
+        # a run that starts anew has one attempt
+        assert len(record["attempts"]) > kills.saved[name], name

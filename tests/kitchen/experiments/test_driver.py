@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 
@@ -13,7 +14,7 @@ from kitchen.config.order import Order
 from kitchen.config.trust import NotTrusted
 from kitchen.errors import ConfigError
 from kitchen.experiments.driver import Driver, request_stop
-from kitchen.experiments.executors import CommandTemplate, Job, find_executor
+from kitchen.experiments.executors import Job, find_executor
 from kitchen.experiments.ledger import Ledger, Point, PointStatus, Sweep, configuration_digest
 from kitchen.experiments.sweep import device_ids
 from kitchen.experiments.worker import WorkerOptions
@@ -76,11 +77,18 @@ class Ended:
 class Scripted:
     """An executor that runs a function of the test in place of each process."""
 
+    assigns_devices: ClassVar[bool] = False
+    confirms_death: ClassVar[bool] = True
     ledger: Ledger
     behave: Callable[[Point], int | None]
     started: list[int] = field(default_factory=list)
     jobs: list[Ended] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
+
+    def prepare(self) -> None: ...
+
+    def threads(self, jobs: int) -> int:
+        return 2
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Job:
         assert environment["OMP_NUM_THREADS"] == "2"
@@ -190,6 +198,55 @@ def test_a_request_stops_the_points_once() -> None:
     assert {status.state for status in statuses} == {"waiting"}
 
 
+def claim_from_elsewhere(of: Ledger, point: Point) -> str:
+    """Write a claim on the run of a point, as a process on another host would."""
+    name = f"{point.run}/lease/claim.json"
+    of.blobs.write(name, b'{"host": "elsewhere", "pid": 1, "born": "1"}')
+    return name
+
+
+def test_the_claim_of_a_dead_job_is_dropped() -> None:
+    of = ledger(1)
+
+    def second_time_lucky(point: Point) -> int:
+        first = of.status(point).state == "waiting"
+        record(of, point, "running" if first else "completed")
+        if first:
+            claim_from_elsewhere(of, point)
+        return -9 if first else 0
+
+    executor, [status] = drive(of, second_time_lucky)
+    assert executor.started == [1, 1]
+    assert status.state == "completed"
+
+
+@pytest.mark.parametrize("take_over", [True, False])
+def test_claims_of_other_hosts_can_be_taken_over(take_over: bool) -> None:
+    of = ledger(1)
+    claim = claim_from_elsewhere(of, of.points()[0])
+    changes: list[tuple[str, str]] = []
+
+    def complete(point: Point) -> int:
+        record(of, point, "completed")
+        return 0
+
+    def stop_waiting(status: PointStatus) -> None:
+        changes.append((status.state, status.reason))
+        if status.reason:
+            driver.stop()
+
+    executor = Scripted(of, complete)
+    options = WorkerOptions(take_over=take_over)
+    driver = Driver(of, executor, 1, 2, STORE, options, stop_waiting)
+    [status] = driver.run()
+    if take_over:
+        assert changes == [("running", ""), ("completed", "")]
+        assert of.blobs.read(claim) is None
+    else:
+        assert changes == [("running", "process 1 on elsewhere")]
+        assert status.state == "running"
+
+
 def test_points_share_the_devices() -> None:
     of = ledger(5)
 
@@ -277,13 +334,3 @@ def test_a_damaged_ledger_is_named() -> None:
 def test_wrong_executors_are_refused(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         find_executor(text)
-
-
-def test_a_command_template_runs_the_command() -> None:
-    as_words = CommandTemplate("env -u X {command}")
-    quoted = CommandTemplate("sh -c 'exec {command}'")
-    for template in (as_words, quoted):
-        job = template.start(["sh", "-c", 'test "$Y" = "a b"; exit $?'], {"Y": "a b"})
-        while job.exit_code() is None:
-            pass
-        assert job.exit_code() == 0

@@ -1,0 +1,1 @@
+"""Points of sweeps as processes of a Ray cluster."""
