@@ -152,23 +152,19 @@ class Kills:
             time.sleep(self.draws.uniform(0.2, 1.2))
             if driver.poll() is not None:
                 break
-            done = self.driver + self.points.total() >= most
-            if done or not (self.here / "runs/k/sweep.json").exists():
+            held = list(holders(self.here / "runs"))
+            if not held or self.driver + self.points.total() >= most:
                 continue
-            if self.draws.random() < 0.3 and self.points.total():
+            if self.draws.random() < 0.3 and self.driver < most // 3:
                 driver.kill()
                 driver.wait()
                 self.driver += 1
                 driver = command("resume", "k")
             else:
-                self.kill_a_point()
+                self.kill(*self.draws.choice(held))
         assert driver.wait() == 0
 
-    def kill_a_point(self) -> None:
-        held = list(holders(self.here / "runs"))
-        if not held:
-            return
-        run, pid = self.draws.choice(held)
+    def kill(self, run: str, pid: int) -> None:
         has_save_point = any((self.here / "runs" / run / "save").glob("0*.json"))
         try:
             killed_parent = self.of_parents and self.points.total() % 2
