@@ -24,7 +24,7 @@ from kitchen.config.sources import from_arguments, from_mapping
 from kitchen.config.trust import check_trusted_order
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.stop import handling_signals
-from kitchen.errors import ConfigError, KitchenError, did_you_mean
+from kitchen.errors import ConfigError, Interrupted, KitchenError, did_you_mean
 from kitchen.experiments.axes import Axis
 from kitchen.experiments.driver import driver_of
 from kitchen.experiments.ledger import Ledger, PointStatus
@@ -124,7 +124,8 @@ class Experiment(BaseModel, ABC):
         """Check every point, then run all of them in processes, as `kitchen sweep` does.
 
         `settings` are further settings of the recipe, or values of fields. Adapters are names.
-        `on_change` is called when a point starts or ends. Raises Problems if any point is wrong.
+        `on_change` is called when a point starts or ends. Raises Problems if any point is wrong,
+        and Interrupted after Ctrl-C or `kitchen sweep stop`.
         """
         names = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
         typed: list[str] = []
@@ -161,7 +162,7 @@ class Experiment(BaseModel, ABC):
         """Run what is left of an experiment, as `kitchen sweep resume` does.
 
         Finished points are kept, so that this also returns the outcome of a finished experiment.
-        Raises NotTrusted for code that only `trust=True` loads from the record.
+        Raises NotTrusted for code that only `trust=True` loads from the record, and Interrupted.
         """
         store = AdapterChoice({"blobs": blobs}, (), None if runs is None else os.fspath(runs))
         ledger = Ledger(open_blobs(store), check_run_name(name))
@@ -346,4 +347,10 @@ def _outcome(
     driver = driver_of(ledger, store, options, on_change)
     with handling_signals(driver.stop):  # the second Ctrl-C ends the points without saving
         statuses = driver.run(retry_failed=retry_failed)
-    return ExperimentOutcome(ledger.name, statuses, ledger.blobs)
+    outcome = ExperimentOutcome(ledger.name, statuses, ledger.blobs)
+    if driver.stopping and not outcome.completed:
+        raise Interrupted(
+            f"the experiment {ledger.name!r} was stopped, and its running points have saved their "
+            f"progress; its method `resume` continues it: resume({ledger.name!r})"
+        )
+    return outcome

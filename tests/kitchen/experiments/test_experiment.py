@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from docs.examples.citation_weights import CitationWeights
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.request import Problems, RunRequest
 from kitchen.config.trust import NotTrusted
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, Interrupted
 from kitchen.experiments.axes import parse_axes
 from kitchen.experiments.experiment import Experiment, experiment_request, find_experiment
 from kitchen.experiments.ledger import Ledger
@@ -234,16 +236,18 @@ def mine(here: Path) -> Iterator[type[Experiment]]:
     sys.modules.pop("ranks_of_mine", None)
 
 
-def test_an_experiment_runs_from_python_and_is_kept(here: Path, mine: type[Experiment]) -> None:
+def test_an_experiment_is_stopped_resumed_and_kept(here: Path, mine: type[Experiment]) -> None:
     states: list[str] = []
     settings = {"rank": 4, "reading.limit": 20, "reading.held_out_rows": 4}
-    outcome = mine.run(
-        settings=settings,
-        training="fake",
-        name="ranks",
-        jobs=2,
-        on_change=lambda status: states.append(status.state),
-    )
+    with pytest.raises(Interrupted, match=r"resume\('ranks'\)"):
+        mine.run(
+            settings=settings,
+            training="fake",
+            name="ranks",
+            jobs=2,
+            on_change=lambda status: os.kill(os.getpid(), signal.SIGINT),
+        )
+    outcome = mine.resume("ranks", on_change=lambda status: states.append(status.state))
     assert outcome.completed, [status.reason for status in outcome.points]
     assert sorted(states) == ["completed", "completed", "running", "running"]
     assert {status.point.order.settings["lora_rank"] for status in outcome.points} == {4}
