@@ -17,6 +17,7 @@ from kitchen.experiments.ledger import Ledger, Point
 from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.lock import InUse
 from kitchen.runs.logs import configure
+from kitchen.runs.otlp import export_telemetry
 from kitchen.runs.resumable import has_save_point
 from kitchen.runs.store import run_exists, run_summary
 from kitchen.secrets import printable
@@ -88,6 +89,7 @@ def _execute(ledger: Ledger, point: Point, adapters: AdapterChoice, options: Wor
     if resolved.problems or resolved.kitchen is None:
         raise Problems(resolved.problems)
     configure()
+    export_telemetry()
     execute(
         point.order,
         recipe_from_order(resolved.cls, point.run, point.order),

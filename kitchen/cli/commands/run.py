@@ -36,6 +36,7 @@ from kitchen.runs.code import OtherCode
 from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.lock import InUse
 from kitchen.runs.logs import configure
+from kitchen.runs.otlp import export_telemetry
 from kitchen.runs.record import LostRows, OtherMachine
 from kitchen.runs.resumable import has_outside_cause, has_save_point, resuming_can_help
 from kitchen.runs.store import (
@@ -99,6 +100,7 @@ def run(
     drop_unread_output()
     with only_on_stdout(output.json):
         try:
+            export_telemetry()
             new_run = _new_run(request, name)
         except KitchenError as error:
             report(error, debug=output.debug)
@@ -123,6 +125,7 @@ def resume(name: str, adapters: AdapterChoice, output: OutputOptions) -> int:
     drop_unread_output()
     with only_on_stdout(output.json):
         try:
+            export_telemetry()
             blobs = open_blobs(adapters)
             order = read_order(blobs, check_run_name(name))
             if run_summary(blobs, name).status == "completed":
