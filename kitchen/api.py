@@ -30,6 +30,13 @@ from kitchen.config.request import (
 from kitchen.config.run_files import SUFFIXES, read_run_files
 from kitchen.config.settings import leaf_keys, resolve_settings
 from kitchen.config.sources import from_mapping
+from kitchen.config.trackers import (
+    OBSERVE,
+    check_trackers,
+    merged_trackers,
+    parse_observed,
+    with_trackers,
+)
 from kitchen.config.trust import check_trusted_order, needs_trust
 from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.engine.observers import Observer
@@ -44,11 +51,13 @@ from kitchen.runs.notebook import NotebookProgress, in_notebook
 from kitchen.runs.outcome import Outcome, RunAccess
 from kitchen.runs.status import Listener
 from kitchen.runs.store import (
+    RunSummary,
     check_new_run_name,
     new_run_id,
     read_order,
     run_summary,
 )
+from kitchen.runs.tracking import send_missing
 from kitchen.statistics.corrections import Correction
 from kitchen.statistics.report import ComparisonReport
 from kitchen.workflow import sequence
@@ -73,13 +82,15 @@ def submit(
     name: str | None = None,
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
+    observe: Sequence[str] = (),
 ) -> Run:
     """Start a recipe as a new run and return at once.
 
     The recipe is an instance, or a class, a name or a YAML file with `settings`, which are nested
     or dotted; arguments take precedence over the file. Adapters are names or objects;
-    `adapter_settings` are by port; `runs` is the folder or URL that stores the runs. Raises
-    Problems: everything that `kitchen check` would list.
+    `adapter_settings` are by port; `runs` is the folder or URL that stores the runs. `observe` are
+    trackers, such as "wandb:project=soup". Raises Problems: everything that `kitchen check` would
+    list.
     """
     adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
     if isinstance(recipe, str) and recipe.endswith(SUFFIXES):
@@ -88,6 +99,9 @@ def submit(
         resolved = _resolve_recipe(recipe, settings or {})
     for port, values in (adapter_settings or {}).items():
         resolved.adapter_settings.setdefault(port, {}).update(values)
+    with resolved.collecting():
+        named = parse_observed(observe, OBSERVE)
+        resolved.observers = check_trackers(merged_trackers(resolved.observers, named))
     _build_adapters(resolved, adapters, runs)
     if resolved.recipe is not None:
         plan_request(resolved, resolved.recipe, strict=False)
@@ -109,6 +123,7 @@ def run(
     name: str | None = None,
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
+    observe: Sequence[str] = (),
     progress: bool = True,
 ) -> Outcome:
     """Run a recipe and wait for its outcome: the arguments of `submit`, then `Run.finish`.
@@ -127,6 +142,7 @@ def run(
         name=name,
         on_progress=on_progress,
         observers=observers,
+        observe=observe,
     )
     if not (progress and in_notebook()):
         return submitted.finish()
@@ -185,14 +201,14 @@ def resume(
     trust: bool = False,
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
+    observe: Sequence[str] = (),
 ) -> Run:
     """Resume a run where it stopped and return at once; a completed run is over immediately.
 
-    Recipe, settings and adapters come from the run's record; pass a class or objects for those that
-    cannot be rebuilt. Raises NotTrusted for code that only `trust=True` loads from the record.
+    Recipe, settings, adapters and trackers come from the run's record; pass a class or objects for
+    those that cannot be rebuilt. Raises NotTrusted for code that only `trust=True` loads from it.
     """
-    store = _open_store(blobs, runs)
-    order, summary = read_order(store, check_run_name(run)), run_summary(store, run)
+    store, order, summary = _read_recorded(run, blobs, runs, observe)
     given = _without_none(training=training, datasets=datasets, hub=hub, blobs=blobs)
     start = partial(
         Run,
@@ -204,11 +220,20 @@ def resume(
         resume_call=_resume_call(run, order, store, blobs, runs),
     )
     if summary.status == "completed":
-        return start(_report_completed)
+        return start(partial(_report_completed, store, run, order))
     resolved = _resolve_resumed(run, order, recipe, given, runs, trust=trust)
     options = {"other_machine": other_machine, "take_over": take_over, "other_code": other_code}
     options["accept_lost_metrics"] = accept_lost_metrics
     return start(_target(order, run, resolved, observers, **options))
+
+
+def _read_recorded(
+    run: str, blobs: BlobStore | str | None, runs: Folder | None, observe: Sequence[str]
+) -> tuple[BlobStore, Order, RunSummary]:
+    """Return a run's store, its order with further trackers, and its summary."""
+    store = _open_store(blobs, runs)
+    order = with_trackers(read_order(store, check_run_name(run)), observe, OBSERVE)
+    return store, order, run_summary(store, run)
 
 
 def _without_none(**values: Any) -> Mapping[str, Any]:
@@ -309,8 +334,11 @@ def _target(
     return target
 
 
-def _report_completed(_: StopSignal, status: Observer) -> None:
-    """Send the events of a run that is completed already, in place of executing it."""
+def _report_completed(
+    store: BlobStore, run: str, order: Order, _: StopSignal, status: Observer
+) -> None:
+    """Send the events of a run that is completed already, and what its trackers lack of it."""
+    send_missing(store, run, order)
     status.run_started("", sequence())
     status.run_ended(None)
 
@@ -338,6 +366,7 @@ def _resolve_file(
     files = read_run_files([Path(path)])
     resolved = ResolvedRequest(recipe_of_files(files, path))
     resolved.problems += [*files.problems, *hidden_settings(resolved.cls, files)]
+    resolved.observers = files.observers
     all_settings = [*files.settings, *from_mapping(settings, "settings")]
     resolved_settings = resolve_settings(resolved.cls, all_settings)
     resolved.problems += resolved_settings.problems

@@ -103,6 +103,16 @@ Set = Annotated[
         help="Setting of an adapter, such as training.device=cpu; may be repeated.",
     ),
 ]
+Observe = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--observe",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="Send the run to a tracker, such as trackio, tensorboard, mlflow or "
+        "wandb:project=soup; may be repeated.",
+        autocompletion=adapters("observers"),
+    ),
+]
 Runs = Annotated[
     Text,
     typer.Option(
@@ -230,11 +240,19 @@ def run_request(
     configs: list[Path] | None,
     adapters: AdapterChoice,
     strict: bool,
+    observe: list[str] | None = None,
 ) -> RunRequest:
     """Return the request that the arguments of `kitchen run` or `kitchen check` make."""
     from kitchen.config.request import RunRequest
 
-    return RunRequest(recipe, tuple(settings or ()), tuple(configs or ()), adapters, strict)
+    return RunRequest(
+        recipe,
+        tuple(settings or ()),
+        tuple(configs or ()),
+        adapters,
+        strict,
+        observe=tuple(observe or ()),
+    )
 
 
 def exit_with(command: Callable[[], int], *, debug: bool) -> None:

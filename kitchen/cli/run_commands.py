@@ -17,6 +17,7 @@ from kitchen.cli.options import (
     Hub,
     Json,
     NewName,
+    Observe,
     Online,
     OtherCode,
     OtherMachine,
@@ -61,6 +62,7 @@ app.add_typer(runs_app, name="runs")
         "kitchen run recipes.sl_basic dataset=rows.jsonl epochs=3 --name first",
         "kitchen run recipes.dpo --config dpo.yaml --set training.device=cpu",
         "kitchen run my.yaml epochs=2",
+        "kitchen run recipes.sl_basic --observe tensorboard --observe wandb:project=soup",
     ),
 )
 def run(
@@ -73,6 +75,7 @@ def run(
     blobs: Blobs = None,
     adapter: Set = None,
     runs: Runs = None,
+    observe: Observe = None,
     strict: Strict = False,
     name: NewName = None,
     json: Json = False,
@@ -88,7 +91,7 @@ def run(
     from kitchen.cli.commands.run import run as run_recipe
 
     adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
-    request = run_request(recipe, settings, config, adapters, strict)
+    request = run_request(recipe, settings, config, adapters, strict, observe)
     exit_with(lambda: run_recipe(request, OutputOptions(json, debug), name), debug=debug)
 
 
@@ -110,6 +113,7 @@ def check(
     blobs: Blobs = None,
     adapter: Set = None,
     runs: Runs = None,
+    observe: Observe = None,
     strict: Strict = False,
     json: Json = False,
     debug: Debug = False,
@@ -125,7 +129,7 @@ def check(
     from kitchen.cli.commands.check import check as check_recipe
 
     adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
-    request = run_request(recipe, settings, config, adapters, strict)
+    request = run_request(recipe, settings, config, adapters, strict, observe)
     options = CheckOptions(json, debug, preview or price is not None, price, online)
     exit_with(lambda: check_recipe(request, options), debug=debug)
 
@@ -162,6 +166,7 @@ def resume(
     run: RunName,
     runs: Runs = None,
     blobs: Blobs = None,
+    observe: Observe = None,
     other_machine: OtherMachine = False,
     take_over: TakeOver = False,
     accept_lost_metrics: AcceptLostMetrics = False,
@@ -180,7 +185,7 @@ def resume(
 
     options = OutputOptions(json, debug, other_machine, take_over, accept_lost_metrics, other_code)
     adapters = adapter_choice(runs, blobs, trust=trust)
-    exit_with(lambda: resume_run(run, adapters, options), debug=debug)
+    exit_with(lambda: resume_run(run, adapters, options, observe or ()), debug=debug)
 
 
 Interval = Annotated[

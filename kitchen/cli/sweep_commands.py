@@ -17,6 +17,7 @@ from kitchen.cli.options import (
     Debug,
     Hub,
     Json,
+    Observe,
     OtherCode,
     OtherMachine,
     RecipeOrFile,
@@ -157,6 +158,7 @@ def start(
     blobs: Blobs = None,
     adapter: Set = None,
     runs: Runs = None,
+    observe: Observe = None,
     strict: Strict = False,
     json: Json = False,
     debug: Debug = False,
@@ -172,10 +174,9 @@ def start(
 
     def command() -> int:
         adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
-        request = run_request(recipe, settings, config, adapters, strict)
-        sweep = SweepRequest(
-            request, parse_axes(over or ()), random, draw_seed, jobs, device_ids(devices), executor
-        )
+        request = run_request(recipe, settings, config, adapters, strict, observe)
+        axes, ids = parse_axes(over or ()), device_ids(devices)
+        sweep = SweepRequest(request, axes, random, draw_seed, jobs, ids, executor)
         return start_sweep(sweep, name, dry_run=dry_run, json=json)
 
     exit_with(command, debug=debug)

@@ -13,6 +13,7 @@ from kitchen.errors import BackendError
 
 DISTRIBUTION = "crucible-kitchen"
 _DEVELOPMENT_EXTRAS = ("dev", "bench", "docs")
+_IMPORT_NAMES = {"mlflow_skinny": "mlflow"}  # where they differ from the distribution's
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*\bextra\s*==\s*['\"]([\w-]+)['\"])?")
 
 
@@ -33,14 +34,29 @@ def required_packages(adapter: Any) -> Sequence[str]:
 
 def check_installed(port: str, name: str, adapter: Any) -> None:
     """Raise BackendError, with the pip command, if a package of the adapter is missing."""
-    packages = required_packages(adapter)
-    missing = [package for package in packages if find_spec(package) is None]
+    missing, requirement = missing_packages(adapter)
     if missing:
-        requirement = extra_for(packages) or " ".join(missing)
         raise BackendError(
-            f"the {port} adapter {name!r} needs {', '.join(missing)}, not installed here: "
+            f"the {port} adapter {name!r} needs {missing}, not installed here: "
             f"pip install {_quoted(requirement)}"
         )
+
+
+def check_tracker_installed(name: str, tracker: Any) -> None:
+    """Raise BackendError, with the pip command, if a package of the tracker is missing."""
+    missing, requirement = missing_packages(tracker)
+    if missing:
+        raise BackendError(
+            f"the tracker {name!r} needs {missing}, not installed here: "
+            f"pip install {_quoted(requirement)}"
+        )
+
+
+def missing_packages(adapter: Any) -> tuple[str, str]:
+    """Return the packages that an adapter lacks, and what pip has to install for them."""
+    packages = required_packages(adapter)
+    missing = [package for package in packages if find_spec(package) is None]
+    return ", ".join(missing), extra_for(packages) or " ".join(missing)
 
 
 def extras() -> Sequence[Extra]:
@@ -71,7 +87,7 @@ def install_command_for(package: str) -> str:
 def _packages_by_extra() -> Mapping[str, set[str]]:
     """Return the packages of each extra by import name.
 
-    Import names are derived from distribution names, which agree for the packages we depend on.
+    Import names are derived from distribution names, which agree for most packages.
     """
     try:
         requirements = requires(DISTRIBUTION) or []
@@ -82,7 +98,8 @@ def _packages_by_extra() -> Mapping[str, set[str]]:
         match = _REQUIREMENT.match(requirement)
         if match is None or not match[2] or match[2] in _DEVELOPMENT_EXTRAS:
             continue
-        packages.setdefault(match[2], set()).add(match[1].replace("-", "_").lower())
+        package = match[1].replace("-", "_").lower()
+        packages.setdefault(match[2], set()).add(_IMPORT_NAMES.get(package, package))
     return packages
 
 

@@ -22,6 +22,7 @@ class Order:
     objects: Sequence[str] = ()
     # "training" or "training.device" -> its source, for adapters and settings that were given
     adapter_sources: Mapping[str, str] = field(default_factory=dict)
+    observers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # tracker -> settings
 
     def recorded_adapters(self, replaced: Collection[str] = ()) -> dict[str, str]:
         """Return the names of the adapters to rebuild, by port; the blob store holds the record."""

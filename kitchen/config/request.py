@@ -29,6 +29,12 @@ from kitchen.config.order import Order
 from kitchen.config.run_files import SUFFIXES, RunFiles, read_run_files
 from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import COMMAND_LINE, Setting, SettingSource, from_arguments
+from kitchen.config.trackers import (
+    TrackerSettings,
+    check_trackers,
+    merged_trackers,
+    parse_arguments,
+)
 from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.engine.plan import Plan, check
 from kitchen.engine.preview import verify
@@ -58,6 +64,7 @@ class RunRequest:
     adapter_choice: AdapterChoice
     strict: bool = False
     implied: Sequence[Setting] = ()  # settings that follow from other options; typed ones override
+    observe: Sequence[str] = ()  # trackers, as typed after --observe
 
 
 @dataclass
@@ -73,6 +80,7 @@ class ResolvedRequest:
     adapter_choice: AdapterChoice | None = None  # of the YAML files and the command line
     # "training" or "training.device" -> its source, unless it is the default
     adapter_sources: dict[str, SettingSource] = field(default_factory=dict)
+    observers: TrackerSettings = field(default_factory=dict)
     kitchen: Kitchen | None = None
     step: Step | None = None
     plan: Plan | None = None
@@ -98,6 +106,7 @@ class ResolvedRequest:
             adapter_settings=self.adapter_settings,
             objects=self.objects,
             adapter_sources=self.adapter_sources,
+            observers=self.observers,
         )
         return order, self.recipe, self.kitchen
 
@@ -124,6 +133,9 @@ def resolve_request(request: RunRequest) -> ResolvedRequest:
     if not resolved.problems:
         resolved.recipe = resolved_settings.recipe
         resolved.sources = resolved_settings.sources
+    with resolved.collecting():
+        typed = parse_arguments(request.observe)
+        resolved.observers = check_trackers(merged_trackers(files.observers, typed))
     resolve_adapters(files.choice(request.adapter_choice), resolved)
     if resolved.recipe is not None:
         plan_request(resolved, resolved.recipe, strict=request.strict)

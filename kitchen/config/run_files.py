@@ -11,11 +11,13 @@ from typing import Any
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.adapters import DEFAULTS, PORTS
 from kitchen.config.sources import Keys, Setting, SettingSource, from_file
+from kitchen.config.trackers import OBSERVE, merged_trackers, parse_observed
 from kitchen.errors import ConfigError, did_you_mean
 
 SUFFIXES = (".yaml", ".yml")
 RECIPE, EXTENDS, ADAPTERS, ADAPTER_SETTINGS = "recipe", "extends", "adapters", "adapter_settings"
-FILE_KEYS = (RECIPE, EXTENDS, ADAPTERS, ADAPTER_SETTINGS)  # all others are settings of the recipe
+# all others are settings of the recipe
+FILE_KEYS = (RECIPE, EXTENDS, ADAPTERS, ADAPTER_SETTINGS, OBSERVE)
 
 
 @dataclass
@@ -27,6 +29,7 @@ class RunFiles:
     adapters: dict[str, Setting] = field(default_factory=dict)  # by port
     # by port, then by name
     adapter_settings: dict[str, dict[str, Setting]] = field(default_factory=dict)
+    observers: dict[str, dict[str, Any]] = field(default_factory=dict)  # tracker -> settings
     keys: dict[str, SettingSource] = field(default_factory=dict)  # keys of FILE_KEYS, with places
     problems: list[ConfigError] = field(default_factory=list)
 
@@ -41,7 +44,7 @@ class RunFiles:
             self.problems.append(error)
             return
         # the file that it extends comes first, and adapters before their settings
-        order = (EXTENDS, RECIPE, ADAPTERS, ADAPTER_SETTINGS, "")
+        order = (EXTENDS, RECIPE, ADAPTERS, ADAPTER_SETTINGS, OBSERVE, "")
         for entry in sorted(entries, key=lambda entry: order.index(_file_key(entry))):
             try:
                 self._add_entry(path, entry, extending)
@@ -62,6 +65,8 @@ class RunFiles:
                 self.recipe = entry
             case "adapters":
                 self._choose_adapter(entry)
+            case "observe":
+                self._observe(entry)
             case _:
                 self._add_adapter_setting(entry)
 
@@ -110,6 +115,17 @@ class RunFiles:
         settings = self.adapter_settings.setdefault(port, {})
         old = settings[name].value if rest and name in settings else None
         settings[name] = Setting((port, name), _merged(old, value), entry.source)
+
+    def _observe(self, entry: Setting) -> None:
+        _, *names = ".".join(entry.keys).split(".")
+        if not names:
+            trackers = parse_observed(entry.value or [], f"{entry.source}: {OBSERVE}")
+            self.observers = merged_trackers(self.observers, trackers)
+            return
+        settings = {names[1]: entry.value} if len(names) == 2 else entry.value or {}
+        if len(names) > 2 or not isinstance(settings, Mapping):
+            raise ConfigError(f"{entry}: write it as '{OBSERVE}: {{wandb: {{project: soup}}}}'")
+        self.observers.setdefault(names[0], {}).update(settings)
 
     def adapter(self, port: str) -> str:
         """Return the name of the adapter that the files choose, or else the default."""

@@ -18,6 +18,7 @@ from kitchen.engine.runner import run as run_plan
 from kitchen.engine.scope import Scope
 from kitchen.engine.stop import StopSignal, refuse_running_loop
 from kitchen.errors import ConfigError, ResumeError, describe_error
+from kitchen.ports.blobs import BlobStore
 from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure, copy_log_to
@@ -25,6 +26,7 @@ from kitchen.runs.record import RunRecord
 from kitchen.runs.requests import RequestLog
 from kitchen.runs.status import WorkObserver
 from kitchen.runs.store import check_new_run_name, discard_failed_run
+from kitchen.runs.tracking import Trackers, prepared_trackers
 from kitchen.types import RenderingSettings
 
 
@@ -47,27 +49,39 @@ def execute(
     `stop_signal` lets another thread stop the run. `plan` is that of the recipe, if it has been
     computed already. `accepted` are the differences to an earlier attempt that `RunRecord` accepts:
     `other_machine`, `other_code` and `accept_lost_metrics`. Raises PlanError before anything is
-    written, ConfigError for a run in use, ResumeError if the run of this name is of another order.
+    written, ConfigError for a run in use, ResumeError if the run of this name is of another order,
+    BackendError for a tracker that cannot be used.
     """
     if kitchen.blobs is None:
         raise ConfigError("a run needs a blob store for its record")
-    plan = plan or kitchen.check(recipe)
-    if plan.problems:
-        raise PlanError("\n".join(plan.problems))
+    plan = _valid_plan(plan or kitchen.check(recipe))
     if not structlog.is_configured():
         configure()
     with lease(kitchen.blobs, run, take_over=take_over):
         refuse_running_loop()
         if new:
-            check_new_run_name(kitchen.blobs, run, held=True)
-            discard_failed_run(kitchen.blobs, run)
+            _claim_name(kitchen.blobs, run)
+        trackers = prepared_trackers(kitchen.blobs, run, order)
         rendering = _rendering(recipe, order)
         record = RunRecord(kitchen.blobs, run, order, rendering=rendering, **accepted)
         requests = RequestLog(kitchen.blobs, run, record.attempt)
-        group = ObserverGroup((record, requests, *observers))
+        tracked = Trackers(kitchen.blobs, run, order, trackers, record.trackers_ended)
+        group = ObserverGroup((tracked, record, requests, *observers))  # record how trackers ended
         listeners = [each.work_reported for each in observers if isinstance(each, WorkObserver)]
         with copy_log_to(record.log), listening_to_work(*listeners):
             return _run_recorded(plan, recipe, kitchen, run, group, requests, stop_signal)
+
+
+def _valid_plan(plan: Plan) -> Plan:
+    if plan.problems:
+        raise PlanError("\n".join(plan.problems))
+    return plan
+
+
+def _claim_name(blobs: BlobStore, run: str) -> None:
+    """Check that no run has this name, except for one that failed early, which is deleted."""
+    check_new_run_name(blobs, run, held=True)
+    discard_failed_run(blobs, run)
 
 
 def _run_recorded(

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -72,13 +72,11 @@ class RunRecord(Observer):
         self._other_machine = other_machine
         self._other_code = other_code
         self._started = time.perf_counter()
-        # bound once, because binding takes as long as writing an entry
+        # binding takes as long as writing an entry
         self._log = structlog.get_logger("kitchen.runs.record").bind()
         self._position: StageStarted | None = None
         self._written = ("", 0.0)  # loop or stage that run.json names, and when it was written
-        self._journals = {
-            name: Journal(blobs, f"{run}/{name}.jsonl", self._write_state) for name in _JOURNALS
-        }
+        self._journals = {name: self._journal(name) for name in _JOURNALS}
         self._json: dict[str, Any] = {
             "run": run,
             "recipe": order.recipe,
@@ -94,8 +92,12 @@ class RunRecord(Observer):
         self._earlier_facts = dict(self._json["facts"])
         self._json["configuration_sha256"] = _digest(_configuration(self._json["order"]))
         self._json["rendering"] = rendering or {}
+        self._json["order"]["observers"] = order.observers  # a resumed run may have further ones
         self._json["attempts"].append({"started": _now(), "seconds": 0.0, **_environment()})
         self._write("running")
+
+    def _journal(self, name: str) -> Journal:
+        return Journal(self._blobs, f"{self._run}/{name}.jsonl", self._write_state)
 
     @property
     def attempt(self) -> int:
@@ -104,6 +106,10 @@ class RunRecord(Observer):
 
     def log(self, event: MutableMapping[str, Any]) -> None:
         self._journals["log"].append(event)
+
+    def trackers_ended(self, outcomes: Mapping[str, Any]) -> None:
+        """Record what each tracker has received."""
+        self._json["trackers"] = outcomes
 
     def run_started(self, run: str, step: Step) -> None:
         self._note("run started", run=run)
@@ -168,10 +174,9 @@ class RunRecord(Observer):
         self._write("running")
 
     def run_ended(self, error: BaseException | None) -> None:
-        if error is None:
-            status, reason, exit_code = "completed", "", 0
-        else:
-            status, exit_code = ("interrupted", 130) if _is_interrupt(error) else ("failed", 1)
+        status, reason = final_status(error), ""
+        exit_code = {"completed": 0, "interrupted": 130}.get(status, 1)
+        if error is not None:
             reason = describe_error(error)
             if isinstance(error, KitchenError):
                 reason = f"{type(error).__name__}: {reason}"
@@ -268,8 +273,12 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def _is_interrupt(error: BaseException) -> bool:
-    return isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", 0) == 130
+def final_status(error: BaseException | None) -> Literal["completed", "failed", "interrupted"]:
+    """Return the status of a run that ended with this error, or completed without one."""
+    if error is None:
+        return "completed"
+    is_interrupt = isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", 0) == 130
+    return "interrupted" if is_interrupt else "failed"
 
 
 def _configuration(order: Mapping[str, Any]) -> Any:

@@ -41,6 +41,7 @@ _OPTIONAL_TYPES: Mapping[str, Any] = {
     "where": list,
     "loops": dict,
     "at": dict,
+    "trackers": dict,
 }
 _ORDER_TYPES: Mapping[str, Any] = {
     "recipe": str,
@@ -50,6 +51,7 @@ _ORDER_TYPES: Mapping[str, Any] = {
     "adapter_settings": dict,
     "adapter_sources": dict,
     "objects": list,
+    "observers": dict,
 }
 _ATTEMPT_TYPES: Mapping[str, Any] = {"started": str, "seconds": (int, float)}
 _CHECKPOINT_TYPES = {"path": str, "step": int, "kind": str, "sha256": str, "role": str, "at": str}
@@ -195,10 +197,12 @@ def _wrong_key(record: Any) -> str:
     optional = {key: kind for key, kind in _OPTIONAL_TYPES.items() if key in record}
     if wrong := _first_mismatch(record, {**_RECORD_TYPES, **optional}):
         return wrong
-    order = {"adapter_sources": {}, **record["order"]}  # records of older versions have none
+    # records of older versions have neither
+    order = {"adapter_sources": {}, "observers": {}, **record["order"]}
     if wrong := _first_mismatch(order, _ORDER_TYPES):
         return f"order.{wrong}"
     kinds = {"sources": str, "adapters": str, "adapter_settings": dict, "adapter_sources": str}
+    kinds |= {"observers": dict}
     for key, kind in kinds.items():
         values = order[key]
         if wrong := _first_mismatch(values, dict.fromkeys(values, kind)):

@@ -1,4 +1,4 @@
-"""Durations and names of stages as people read them."""
+"""Durations, names of stages and outcomes of trackers as people read them."""
 
 from __future__ import annotations
 
@@ -58,6 +58,13 @@ def result_of(metrics: Mapping[str, Any]) -> str:
     name = next((name for name in _RESULTS if name in metrics), next(of_sets, ""))
     value = metrics.get(name)
     return f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, (int, float)) else ""
+
+
+def tracker_text(outcome: Mapping[str, Any]) -> str:
+    """Return what a tracker received, from its entry in run.json."""
+    if outcome.get("state") != "failed":
+        return f"{outcome.get('sent', 0):,} values sent"
+    return f"{outcome.get('unsent', 0):,} values not sent: {outcome.get('reason', '')}"
 
 
 def activity(title: str) -> str:

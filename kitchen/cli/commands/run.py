@@ -27,10 +27,12 @@ from kitchen.config.request import (
     resolve_adapters,
     resolve_request,
 )
+from kitchen.config.trackers import with_trackers
 from kitchen.config.trust import check_trusted_order, needs_trust
 from kitchen.engine.observers import Observer
 from kitchen.engine.plan import Plan
 from kitchen.errors import ConfigError, Diverged, KitchenError, user_frame
+from kitchen.ports import BlobStore
 from kitchen.recipe import Recipe
 from kitchen.runs.code import OtherCode
 from kitchen.runs.execute import execute, recipe_from_order
@@ -45,7 +47,8 @@ from kitchen.runs.store import (
     read_order,
     run_summary,
 )
-from kitchen.runs.wording import clock
+from kitchen.runs.tracking import send_missing
+from kitchen.runs.wording import clock, tracker_text
 
 Outcome = dict[str, Any]  # the JSON object that --json prints
 
@@ -120,17 +123,18 @@ def _new_run(request: RunRequest, name: str | None) -> _Run:
     return _Run(name, order, recipe, kitchen, adapters, resolved.plan, new=True)
 
 
-def resume(name: str, adapters: AdapterChoice, output: OutputOptions) -> int:
-    """Resume a run from its last save point; return the exit code."""
+def resume(
+    name: str, adapters: AdapterChoice, output: OutputOptions, observe: Sequence[str] = ()
+) -> int:
+    """Resume a run from its last save point, also with further trackers; return the exit code."""
     drop_unread_output()
     with only_on_stdout(output.json):
         try:
             export_telemetry()
             blobs = open_blobs(adapters)
-            order = read_order(blobs, check_run_name(name))
+            order = with_trackers(read_order(blobs, check_run_name(name)), observe, "--observe")
             if run_summary(blobs, name).status == "completed":
-                note = f"run {name} is completed: there is nothing to resume"
-                console().print(note, soft_wrap=True)
+                _send_missing(blobs, name, order)
                 outcome = _outcome(None, Kitchen(blobs=blobs), name, 0.0)
             else:
                 observers = manifest_of_resumed(blobs, name)
@@ -139,6 +143,15 @@ def resume(name: str, adapters: AdapterChoice, output: OutputOptions) -> int:
             report_error(error, debug=output.debug)
             outcome = _refusal(error, name)
     return _finish(outcome, output)
+
+
+def _send_missing(blobs: BlobStore, name: str, order: Order) -> None:
+    """Send what trackers lack of a completed run, and report it; there is nothing else to do."""
+    out = console()
+    out.print(f"run {name} is completed: there is nothing to resume", soft_wrap=True)
+    configure()
+    for tracker, outcome in send_missing(blobs, name, order).items():
+        print_wrapped(out, f"{tracker}  {tracker_text(outcome)}")
 
 
 def _recorded_run(name: str, order: Order, adapters: AdapterChoice) -> _Run:

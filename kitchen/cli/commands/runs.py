@@ -24,7 +24,7 @@ from kitchen.ports import BlobStore
 from kitchen.recipe import Recipe
 from kitchen.runs.parquet import export_parquet
 from kitchen.runs.store import RunSummary, list_runs, read_journal, read_run, run_summary
-from kitchen.runs.wording import clock, result_of
+from kitchen.runs.wording import clock, result_of, tracker_text
 from kitchen.secrets import printable
 from kitchen.types import Table
 
@@ -155,6 +155,7 @@ def _tables(
         _outcome(summary, len(record["attempts"]), where),
         _settings(record["order"]),
         _adapters(record["order"]),
+        _trackers(record),
         Table("Facts", ("fact", "value"), tuple(facts)),
         Table("Last metrics", ("metric", "value"), tuple(metrics)),
         Table("Weights", ("role", "step", "where"), tuple(weights)),
@@ -191,6 +192,15 @@ def _settings(order: Mapping[str, Any]) -> Table:
 
 def _adapters(order: Mapping[str, Any]) -> Table:
     return Table("Adapters", ("port", "adapter", "settings"), tuple(adapter_rows(order)))
+
+
+def _trackers(record: Mapping[str, Any]) -> Table:
+    outcomes = record.get("trackers", {})
+    rows = [
+        (name, tracker_text(outcomes[name]) if name in outcomes else "")
+        for name in record["order"].get("observers", {})
+    ]
+    return Table("Trackers", ("tracker", "received"), tuple(rows))
 
 
 def _checkpoints(blobs: BlobStore, run: str) -> list[dict[str, Any]]:

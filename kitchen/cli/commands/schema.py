@@ -16,6 +16,7 @@ from kitchen.config.pipeline import find_pipeline
 from kitchen.config.request import recipe_of
 from kitchen.config.run_files import ADAPTER_SETTINGS, ADAPTERS, EXTENDS, RECIPE
 from kitchen.config.settings import nested_settings
+from kitchen.config.trackers import OBSERVE
 from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
 
@@ -35,6 +36,10 @@ _FILE_KEYS: Mapping[str, Any] = {
         "properties": {port: {"type": "object"} for port in PORTS},
         "patternProperties": {rf"^({'|'.join(PORTS)})\.": {}},
         "additionalProperties": False,
+    },
+    OBSERVE: {
+        "type": ["string", "array", "object"],
+        "description": "trackers: NAME or NAME:key=value, or settings by tracker",
     },
 }
 

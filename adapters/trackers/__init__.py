@@ -1,0 +1,1 @@
+"""Adapters of trackers: trackio, Weights & Biases, TensorBoard and MLflow."""

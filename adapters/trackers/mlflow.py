@@ -1,0 +1,157 @@
+"""MLflow: runs on a tracking server, or in a local SQLite file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adapters.trackers.names import cells, configuration, default_project, flattened
+from kitchen.runs.tracker import Position, TrackedRun, Tracker
+
+_KEY_TAG = "kitchen.key"
+_LOCAL = "sqlite:///"
+_MAX_METRICS = 1000  # of MLflow's batches
+_MAX_PARAMETERS = 100
+_MAX_TEXT = 6000  # characters of a parameter
+_NOT_IN_NAMES = re.compile(r"[^\w./ :-]")
+_STATUS = {"completed": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
+
+class MlflowTracker(Tracker):
+    """MLflow, on a tracking server or in a local SQLite file; `mlflow ui` opens it.
+
+    MLflow stores a metric that is sent twice twice. Each row of metrics therefore gets a timestamp
+    of its own, in milliseconds: the rows that MLflow has got since the last confirmed one are as
+    many as it has later timestamps.
+    """
+
+    packages = ("mlflow", "sqlalchemy", "alembic")
+
+    def __init__(self, *, experiment: str = "", uri: str = "") -> None:
+        """Both are by default those of MLFLOW_EXPERIMENT_NAME and MLFLOW_TRACKING_URI.
+
+        Without any, the experiment is "crucible-kitchen", in the file mlflow.db.
+        """
+        self._experiment = experiment
+        self._uri = uri
+        self._client: Any = None
+        self._run = ""  # MLflow's identifier
+        self._rows: list[tuple[Position, Mapping[str, float]]] = []  # not stored yet
+        self._timestamp = 0  # ms; of the last row that is stored
+        self._skip = 0  # rows to come that MLflow has already
+
+    def prepare(self, state: Mapping[str, Any]) -> None:
+        self._experiment = state.get("experiment") or self._experiment
+        self._experiment = self._experiment or default_project("MLFLOW_EXPERIMENT_NAME")
+        self._uri = state.get("uri") or self._uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        self._uri = self._uri or f"{_LOCAL}mlflow.db"
+        if self._uri.startswith(_LOCAL):
+            self._uri = f"{_LOCAL}{Path(self._uri.removeprefix(_LOCAL)).absolute()}"
+        from mlflow import MlflowClient
+
+        for name in ("mlflow", "alembic"):  # they report the tables that they create
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self._client = MlflowClient(tracking_uri=self._uri)
+        if self._uri.startswith(_LOCAL):
+            self._experiment_id()  # creates the tables of a new file, which takes seconds
+
+    def state(self) -> Mapping[str, Any]:
+        return {"uri": self._uri, "experiment": self._experiment, "timestamp": self._timestamp}
+
+    def _experiment_id(self) -> str:
+        """Return the experiment's identifier; it is created if there is none of its name."""
+        from mlflow import MlflowException
+
+        found = self._client.get_experiment_by_name(self._experiment)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(self._experiment))
+            except MlflowException:  # another process has just created it
+                found = self._client.get_experiment_by_name(self._experiment)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+    def open(self, run: TrackedRun, state: Mapping[str, Any]) -> None:
+        experiment = self._experiment_id()
+        found = self._client.search_runs([experiment], f"tags.`{_KEY_TAG}` = '{run.key}'")
+        if found:
+            self._continue(found[0].info.run_id, state)
+        else:
+            tags = {_KEY_TAG: run.key, "kitchen.run": run.name}
+            created = self._client.create_run(experiment, run_name=run.name, tags=tags)
+            self._run = created.info.run_id
+            self._send_parameters(run)
+
+    def _continue(self, run: str, state: Mapping[str, Any]) -> None:
+        """Continue a run that an earlier attempt started, and count what it stored since."""
+        self._run = run
+        self._client.update_run(run, status="RUNNING")
+        confirmed = state.get("timestamp", 0)
+        later = {time for time in self._timestamps() if time > confirmed}
+        self._skip = len(later)
+        self._timestamp = max([confirmed, *later])
+
+    def _timestamps(self) -> Iterator[int]:
+        """Yield the timestamp of every stored metric."""
+        for name in self._client.get_run(self._run).data.metrics:
+            for metric in self._client.get_metric_history(self._run, name):
+                yield metric.timestamp
+
+    def _send_parameters(self, run: TrackedRun) -> None:
+        from mlflow.entities import Param
+
+        parameters = [
+            Param(_name(key), str(value)[:_MAX_TEXT])
+            for key, value in flattened(configuration(run))
+        ]
+        for start in range(0, len(parameters), _MAX_PARAMETERS):
+            batch = parameters[start : start + _MAX_PARAMETERS]
+            self._client.log_batch(self._run, params=batch)
+
+    def metrics(self, at: Position, values: Mapping[str, float]) -> None:
+        if self._skip:
+            self._skip -= 1
+        else:
+            self._rows.append((at, values))
+
+    def table(
+        self, at: Position, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        """Store an artifact, whose name has the number of the table: sent twice, it is the same."""
+        content = {"columns": list(columns), "data": cells(rows)}
+        name = _name(title).replace("/", " ").replace(":", " ")
+        self._client.log_text(
+            self._run, json.dumps(content, ensure_ascii=False), f"tables/{at.number} {name}.json"
+        )
+
+    def flush(self) -> bool:
+        from mlflow.entities import Metric
+
+        batch: list[Any] = []
+        for at, values in self._rows:
+            if batch and len(batch) + len(values) > _MAX_METRICS:
+                self._client.log_batch(self._run, metrics=batch)
+                batch = []
+            self._timestamp = max(self._timestamp + 1, int(time.time() * 1000))
+            batch += [
+                Metric(_name(key), value, self._timestamp, at.step) for key, value in values.items()
+            ]
+        if batch:
+            self._client.log_batch(self._run, metrics=batch)
+        self._rows = []
+        return True
+
+    def close(self, status: str) -> None:
+        self._client.set_terminated(self._run, _STATUS[status])
+
+
+def _name(text: str) -> str:
+    """Return a name in the characters that MLflow allows."""
+    return _NOT_IN_NAMES.sub("_", text)
