@@ -1,4 +1,4 @@
-"""The command that serves models: `kitchen serve`."""
+"""The commands that serve: models with `kitchen serve`, and pages over runs with `kitchen ui`."""
 
 from __future__ import annotations
 
@@ -79,3 +79,32 @@ def serve(
     options = ServeOptions(tuple(model or ()), tuple(alias or ()), host, port, take_over, debug)
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
     exit_with(lambda: serve_models(options, adapters), debug=debug)
+
+
+ViewHost = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address to listen on; if other machines can reach it, KITCHEN_UI_KEY must be set.",
+    ),
+]
+
+
+@app.command(
+    epilog=examples("kitchen ui", "kitchen ui --port 9000", "kitchen ui --runs s3://bucket/runs")
+)
+def ui(
+    host: ViewHost = "127.0.0.1",
+    port: Port = 8001,
+    runs: Runs = None,
+    blobs: Blobs = None,
+    debug: Debug = False,
+) -> None:
+    """Serve read-only pages over the runs, for a browser.
+
+    The pages list runs and sweeps, and show curves while a run is in progress, samples, reports and
+    comparisons. If KITCHEN_UI_KEY is set, the browser asks for it as a password.
+    """
+    from kitchen.cli.commands.ui import serve_pages
+
+    exit_with(lambda: serve_pages(host, port, adapter_choice(runs, blobs), debug), debug=debug)

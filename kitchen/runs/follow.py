@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kitchen.ports.blobs import BlobStore
-from kitchen.runs.history import Point, Rows, series_of, speed_of
+from kitchen.runs.history import Point, Rows, Series, Speed
 from kitchen.runs.jsonl import read_content
 from kitchen.runs.store import RunSummary, parse_journal, read_run, run_summary
 from kitchen.runs.wording import activity
@@ -20,6 +20,7 @@ SPEED = "tokens/s"
 _CURVES = ("loss", "held_out_loss", "reward", "held_out_reward", "learning_rate", "grad_norm")
 _LOG_KEYS = ("event", "level", "timestamp", "exception", "run", "logger")  # not shown as values
 _RECENT_STEPS = 50  # from which the time left is computed
+_RECENT_ROWS = 1000  # that can tell which step the run is at
 _KILLED = 1  # exit code of a run whose process ended without recording one
 _INTERRUPTED = 130
 
@@ -35,7 +36,7 @@ class RunView:
     steps: int | None  # of that loop; None if unknown
     left: float | None  # seconds until the loop is complete
     activity: str  # of a stage outside loops, such as "Evaluating the base model"; else ""
-    metrics: Rows
+    series: Mapping[str, Sequence[Point]]  # the usual metrics that it has published, and its speed
     samples: Rows
     log: Rows
 
@@ -59,15 +60,6 @@ class RunView:
             return "before the first step"
         return f"step {self.step:,}" + (f" of {self.steps:,}" if self.steps else "")
 
-    def series(self) -> Mapping[str, Sequence[Point]]:
-        """Return the curves of the usual metrics that the run has published, and its speed."""
-        names = dict.fromkeys([*_CURVES, self.record.get("selects_by") or _CURVES[0]])
-        series: dict[str, Sequence[Point]] = {}
-        for name in names:
-            series[name] = series_of(self.metrics, name)
-        series[SPEED] = speed_of(self.metrics)
-        return {name: points for name, points in series.items() if points}
-
 
 class RunFollower:
     """Reads a run; of its journals only the lines that were added since are parsed."""
@@ -78,6 +70,7 @@ class RunFollower:
         self._journals = {
             name: _JournalReader(blobs, run, name) for name in ("metrics", "samples", "log")
         }
+        self._curves = _Curves()
 
     def read(self) -> RunView:
         """Return the run as it is now; raises ConfigError if it cannot be read."""
@@ -98,8 +91,34 @@ class RunFollower:
             steps,
             _time_left(steps_done, step, steps) if is_running else None,
             _activity(record) if is_running else "",
-            **rows,
+            self._curves.read(rows["metrics"], record.get("selects_by") or ""),
+            rows["samples"],
+            rows["log"],
         )
+
+
+class _Curves:
+    """The curves of a run's metrics; only rows that were added are looked at."""
+
+    def __init__(self) -> None:
+        self._rows: Rows = ()
+        self._series: dict[str, Series | Speed] = {}
+        self._selects_by = ""
+
+    def read(self, metrics: Rows, selects_by: str) -> Mapping[str, Sequence[Point]]:
+        count = len(self._rows)
+        is_longer = not count or (len(metrics) >= count and metrics[count - 1] is self._rows[-1])
+        if not is_longer or selects_by != self._selects_by or not self._series:
+            count = 0
+            self._selects_by = selects_by
+            names = dict.fromkeys([*_CURVES, selects_by or _CURVES[0]])
+            self._series = {**{name: Series(name) for name in names}, SPEED: Speed()}
+        for row in metrics[count:]:
+            for series in self._series.values():
+                series.add(row)
+        self._rows = metrics
+        # copies, because the points are added to later
+        return {name: tuple(of.points) for name, of in self._series.items() if of.points}
 
 
 class _JournalReader:
@@ -142,17 +161,18 @@ def sample_score(row: Mapping[str, Any]) -> str:
 
 
 def _loop_rows(metrics: Rows) -> Rows:
-    """Return the rows of the stage that publishes most often now, from its last loop on.
+    """Return the last rows of the stage that publishes most often now, from its last loop on.
 
     Stages of outer loops publish less often, and stages outside of loops at step 0 only.
     """
-    in_loops = {row["stage"] for row in metrics if row["step"] > 0}
-    recent = [row["stage"] for row in metrics if row["stage"] in in_loops][-_RECENT_STEPS:]
+    last = metrics[-_RECENT_ROWS:]
+    in_loops = {row["stage"] for row in last if row["step"] > 0}
+    recent = [row["stage"] for row in last if row["stage"] in in_loops][-_RECENT_STEPS:]
     if not recent:
-        return [row for row in metrics if "loss" in row or "reward" in row][-1:]
+        return [row for row in last if "loss" in row or "reward" in row][-1:]
     [(stage, _)] = Counter(recent).most_common(1)
     rows: list[Mapping[str, Any]] = []
-    for row in metrics:
+    for row in last:
         if row["stage"] == stage:
             if rows and row["step"] <= rows[-1]["step"]:
                 rows.clear()

@@ -20,33 +20,54 @@ _NOT_METRICS = {"n", "stage", "step", "seconds"}  # further keys of the rows
 _PANEL_SIZE = (6.4, 3.2)  # inches
 
 
+class Series:
+    """The finite values of a metric by step, row by row; those of its last loop, if several."""
+
+    def __init__(self, name: str) -> None:
+        self.points: list[Point] = []
+        self._name = name
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        value = row.get(self._name)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return
+        step = int(row["step"]) + 1
+        if self.points and step <= self.points[-1][0]:
+            self.points.clear()
+        self.points.append((step, float(value)))
+
+
+class Speed:
+    """Tokens per second by step, where a step follows another one of its attempt."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self._before = math.inf  # seconds of the last row
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        tokens = row.get("tokens")
+        if not isinstance(tokens, int | float) or not math.isfinite(tokens):
+            return
+        seconds = float(row["seconds"])
+        if seconds > self._before:
+            self.points.append((int(row["step"]) + 1, tokens / (seconds - self._before)))
+        self._before = seconds
+
+
 def series_of(rows: Rows, name: str) -> list[Point]:
     """Return the finite values of a metric by step; those of its last loop, if it has several."""
-    points: list[Point] = []
+    series = Series(name)
     for row in rows:
-        value = row.get(name)
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            continue
-        step = int(row["step"]) + 1
-        if points and step <= points[-1][0]:
-            points.clear()
-        points.append((step, float(value)))
-    return points
+        series.add(row)
+    return series.points
 
 
 def speed_of(rows: Rows) -> list[Point]:
-    """Return tokens per second by step, where a step follows another one of its attempt."""
-    points: list[Point] = []
-    before = None
+    """Return tokens per second by step."""
+    speed = Speed()
     for row in rows:
-        tokens = row.get("tokens")
-        if not isinstance(tokens, int | float) or not math.isfinite(tokens):
-            continue
-        seconds = float(row["seconds"])
-        if before is not None and seconds > before:
-            points.append((int(row["step"]) + 1, tokens / (seconds - before)))
-        before = seconds
-    return points
+        speed.add(row)
+    return speed.points
 
 
 def data_frame(rows: Rows) -> DataFrame:

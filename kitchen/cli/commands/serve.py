@@ -43,7 +43,7 @@ def serve_models(options: ServeOptions, adapters: AdapterChoice) -> int:
     models = options.models
     if not models and not options.aliases:
         models = (DEFAULT_MODEL,)
-    server = _server_class()(kitchen.training, kitchen.hub, kitchen.blobs)
+    server = server_class("tinker")(kitchen.training, kitchen.hub, kitchen.blobs)
     # yields the address, the key and the names of the models, then serves
     lines = server.serve(
         models,
@@ -62,11 +62,11 @@ def serve_models(options: ServeOptions, adapters: AdapterChoice) -> int:
     return 0
 
 
-def _server_class() -> Any:
-    """Return the server adapter; raises BackendError if it or a package of it is not installed."""
-    for entry in entry_points(group="kitchen.servers", name="tinker"):
+def server_class(name: str) -> Any:
+    """Return a server adapter; raises BackendError if it or a package of it is not installed."""
+    for entry in entry_points(group="kitchen.servers", name=name):
         server = entry.load()
-        check_installed("server", "tinker", server)
+        check_installed("server", name, server)
         return server
     raise BackendError("no server is installed: pip install 'crucible-kitchen[serve]'")
 

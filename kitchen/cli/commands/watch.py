@@ -221,7 +221,7 @@ class _Sweep:
 
 def _latest(view: RunView) -> Iterator[str]:
     """Yield the last values of the curves that a line shows; the speed is that of recent steps."""
-    for name, points in view.series().items():
+    for name, points in view.series.items():
         if name == SPEED:
             recent = [value for _, value in points[-_RECENT:]]
             yield f"{math.fsum(recent) / len(recent):,.0f} {SPEED}"
@@ -230,7 +230,7 @@ def _latest(view: RunView) -> Iterator[str]:
 
 
 def _curves(view: RunView, out: Console) -> Sequence[str]:
-    series = {name: points for name, points in view.series().items() if len(points) > 2}
+    series = {name: points for name, points in view.series.items() if len(points) > 2}
     # beside the name, two values and where the best one was
     width = max(10, min(60, out.width - max(map(len, series), default=0) - 45))
     best_by = BestBy.of_record(view.record)

@@ -1,0 +1,1 @@
+"""Read-only web pages over the folders of runs."""
