@@ -15,7 +15,7 @@ _SHOWN_METRICS = 3  # columns of metrics
 def points_table(sweep: Sweep, statuses: Sequence[PointStatus]) -> Table:
     """Return the points of a sweep with their values, states and first metrics."""
     names = _metric_names(sweep, statuses)
-    columns = ("run", *sweep.axes, "status", *(name.replace("_after", "") for name in names))
+    columns = ("run", *sweep.axes, "status", *_headings(names))
     rows = [_cells(status, names) for status in statuses]
     return Table(f"Sweep {sweep.name}", columns, tuple(rows))
 
@@ -35,6 +35,13 @@ def _metric_names(sweep: Sweep, statuses: Sequence[PointStatus]) -> Sequence[str
     names = [name for name in shown if name in measured]
     different = [name for name in dict.fromkeys(names) if "bits_per_byte" not in name]
     return different[:_SHOWN_METRICS]
+
+
+def _headings(names: Sequence[str]) -> Sequence[str]:
+    """Return the names of metrics in short, without their held-out set if all have the same."""
+    short = [name.replace("_after", "") for name in names]
+    sets = {name.rpartition("/")[0] for name in short}
+    return short if len(sets) > 1 else [name.rpartition("/")[2] for name in short]
 
 
 def _number(value: float | None) -> str:

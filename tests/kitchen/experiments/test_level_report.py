@@ -114,8 +114,8 @@ def test_many_measures_are_summarised_first() -> None:
 
 def test_the_points_of_an_experiment_show_its_measures() -> None:
     blobs = FakeBlobs()
-    write_experiment(blobs, {"loss": NOISE, "valid": SEPARATED}, ["valid"])
+    write_experiment(blobs, {"loss": NOISE, "a/valid": SEPARATED, "a/b": NOISE}, ["a/valid", "a/b"])
     ledger = Ledger(blobs, "e")
     table = points_table(ledger.sweep(), ledger.statuses())
-    assert table.columns == ("run", "weight", "seed", "status", "valid")
-    assert table.rows[0] == ("e-1", "2.0", "0", "completed", "0.9")
+    assert table.columns == ("run", "weight", "seed", "status", "valid", "b")
+    assert table.rows[1] == ("e-2", "2.0", "1", "completed", "0.91", "0.95")
