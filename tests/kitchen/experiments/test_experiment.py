@@ -16,7 +16,7 @@ from docs.examples.citation_weights import CitationWeights
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.request import Problems, RunRequest
 from kitchen.config.trust import NotTrusted
-from kitchen.errors import ConfigError, Interrupted
+from kitchen.errors import ConfigError, Interrupted, KitchenError
 from kitchen.experiments.axes import parse_axes
 from kitchen.experiments.experiment import Experiment, experiment_request, find_experiment
 from kitchen.experiments.ledger import Ledger
@@ -259,6 +259,25 @@ def test_an_experiment_is_stopped_resumed_and_kept(here: Path, mine: type[Experi
     [page] = again.report("md", out=here / "reports")
     assert page.name == "ranks-report.md"
     assert "ranks-2" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"settings": {"batch_sze": 3}}, "settings: .* did you mean 'batch_size'"),
+        ({"settings": {"rank": "x"}}, "rank: input should be a valid integer"),
+        ({"adapter_settings": {"training": {"lattency": 1.0}}}, "lattency"),
+        ({"executor": "locl"}, "did you mean 'local'"),
+        ({"blobs": "fake"}, "memory"),
+        ({"name": "a/b"}, "cannot be the name"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_a_run(
+    here: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(KitchenError, match=message):
+        Ranks.run(**{"training": "fake", "name": "x", **arguments})
+    assert not (here / "runs").exists()
 
 
 def test_only_an_imported_recipe_is_resumed_without_trust(mine: type[Experiment]) -> None:
