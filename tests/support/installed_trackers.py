@@ -14,14 +14,14 @@ ROOT = Path(__file__).parents[2]
 def write_entry_points(folder: Path, entries: Mapping[str, str] | None = None) -> Path:
     """Write the metadata of a distribution that provides trackers; by default, all of ours.
 
-    Returns the folder, to be put on the path of imports.
+    Returns the folder, to be put on the path of imports. Its name is that of the distribution.
     """
     if entries is None:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         entries = project["entry-points"][GROUP]
-    metadata = folder / "trackers-1.dist-info"
+    metadata = folder / f"{folder.name}-1.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: trackers\nVersion: 1\n")
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {folder.name}\nVersion: 1\n")
     lines = [f"[{GROUP}]", *(f"{name} = {target}" for name, target in entries.items())]
     (metadata / "entry_points.txt").write_text("\n".join(lines))
     return folder

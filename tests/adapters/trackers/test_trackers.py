@@ -55,8 +55,7 @@ def send(tracker: Tracker, steps: range) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+def folder(tmp_path: Path) -> Iterator[Path]:
     with in_folder(tmp_path):  # MLflow stores artifacts there
         yield tmp_path
 
