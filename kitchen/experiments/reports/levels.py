@@ -114,7 +114,7 @@ def _sentence(by: str, found: LevelComparison) -> str:
         return f"Cannot tell whether {by} changes {found.measure} ({test}).{_sensitivity(found)}"
     pairs = ", and ".join(_pair(by, pair) for pair in found.different_pairs)
     pairs = pairs or "no pair of values differs by itself"
-    return f"The values of {by} differ on {found.measure} ({test}): {pairs}."
+    return f"{found.measure} differs between values of {by} ({test}): {pairs}."
 
 
 def _sensitivity(found: LevelComparison) -> str:
@@ -136,9 +136,8 @@ def _pair(by: str, pair: LevelPair) -> str:
     way = "higher" if pair.difference.estimate > 0 else "lower"
     p_value = format_p(pair.p_corrected)
     difference = pair.difference.format(3, sign=True)
-    return (
-        f"{by} {pair.second} is {way} than {pair.first}, {difference} (Dunn, corrected {p_value})"
-    )
+    levels = f"with {by} {pair.second} than with {pair.first}"
+    return f"it is {way} {levels}, {difference} (Dunn, corrected {p_value})"
 
 
 def _means(by: str, compared: Sequence[LevelComparison]) -> DataTable:

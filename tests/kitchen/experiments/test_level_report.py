@@ -70,8 +70,9 @@ def test_the_verdict_names_the_values_that_differ() -> None:
     report = build_report(blobs, ["e"])
     differ, unclear, *_ = verdicts(report)
     assert differ == (
-        "The values of weight differ on valid (exact Kruskal-Wallis, corrected p = 0.0071): "
-        "weight 7.0 is higher than 2.0, +0.072 [+0.038, +0.106] (Dunn, corrected p = 0.022)."
+        "valid differs between values of weight (exact Kruskal-Wallis, corrected p = 0.0071): it "
+        "is higher with weight 7.0 than with 2.0, +0.072 [+0.038, +0.106] (Dunn, corrected p = "
+        "0.022)."
     )
     assert unclear.startswith("Cannot tell whether weight changes exact (exact Kruskal-Wallis, ")
     assert "The smallest difference of two values that these runs would show" in unclear
