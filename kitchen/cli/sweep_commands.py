@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 from typer.core import TyperGroup
@@ -34,6 +35,10 @@ from kitchen.cli.options import (
     exit_with,
     run_request,
 )
+
+if TYPE_CHECKING:
+    from kitchen.config.request import RunRequest
+    from kitchen.experiments.sweep import SweepRequest
 
 START = "start"  # the command that `kitchen sweep RECIPE` stands for
 
@@ -79,14 +84,33 @@ Over = Annotated[
         metavar="KEY=VALUE,VALUE",
         help="A setting and its values, such as learning_rate=1e-4,2e-4, or seed=0..4 for whole "
         "numbers; may be repeated, and every combination is run. A range such as "
-        "learning_rate=1e-5..1e-3:log (or :uniform) is drawn from, with --random.",
+        "learning_rate=1e-5..1e-3:log (or :uniform) is drawn from, with --random or --optuna.",
     ),
 ]
 Random = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Run N combinations, drawn at random, in place of all."),
 ]
-DrawSeed = Annotated[int, typer.Option("--draw-seed", help="Seed of the draws of --random.")]
+Optuna = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Search with Optuna: run N points, each proposed from the results of earlier ones. "
+        "Needs --maximise or --minimise.",
+    ),
+]
+Maximise = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="METRIC", help="Metric that a search makes as high as possible."),
+]
+Minimise = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="METRIC", help="Metric that a search makes as low as possible."),
+]
+DrawSeed = Annotated[
+    int, typer.Option("--draw-seed", help="Seed of the draws of --random and --optuna.")
+]
 Jobs = Annotated[
     int | None,
     typer.Option(
@@ -138,6 +162,8 @@ DryRun = Annotated[
         "--over seed=0..2 --jobs 2",
         "kitchen sweep recipes.dpo dataset=pairs.jsonl --over beta=0.1,0.3 --name beta --dry-run",
         "kitchen sweep my.yaml --over lora_rank=8,16,32 --executor 'command: srun {command}'",
+        "kitchen sweep recipes.sl_basic --training fake --over learning_rate=1e-4..1e-2:log "
+        "--optuna 20 --minimise loss",
     ),
 )
 def start(
@@ -145,6 +171,9 @@ def start(
     settings: Settings = None,
     over: Over = None,
     random: Random = None,
+    optuna: Optuna = None,
+    maximise: Maximise = None,
+    minimise: Minimise = None,
     draw_seed: DrawSeed = 0,
     jobs: Jobs = None,
     devices: Devices = "",
@@ -168,18 +197,53 @@ def start(
     Every point is checked before the first is run. The exit code is 0 if all points completed, 1 if
     one failed, and 130 if the sweep was stopped; `kitchen sweep resume` continues it.
     """
-    from kitchen.cli.commands.sweep import start as start_sweep
-    from kitchen.experiments.axes import parse_axes
-    from kitchen.experiments.sweep import SweepRequest, device_ids
 
     def command() -> int:
         adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
-        request = run_request(recipe, settings, config, adapters, strict, observe)
-        axes, ids = parse_axes(over or ()), device_ids(devices)
-        sweep = SweepRequest(request, axes, random, draw_seed, jobs, ids, executor)
-        return start_sweep(sweep, name, dry_run=dry_run, json=json)
+        points = _Points(over or (), random, optuna, maximise, minimise, draw_seed)
+        run = run_request(recipe, settings, config, adapters, strict, observe)
+        request = points.request(run, jobs, devices, executor)
+        return _start(request, name, dry_run=dry_run, json=json)
 
     exit_with(command, debug=debug)
+
+
+def _start(request: SweepRequest, name: str | None, *, dry_run: bool, json: bool) -> int:
+    from kitchen.cli.commands.sweep import start as start_sweep
+
+    return start_sweep(request, name, dry_run=dry_run, json=json)
+
+
+@dataclass(frozen=True)
+class _Points:
+    """The options that choose the points of a sweep."""
+
+    over: Sequence[str]
+    random: int | None
+    optuna: int | None
+    maximise: str | None
+    minimise: str | None
+    draw_seed: int
+
+    def request(
+        self, run: RunRequest, jobs: int | None, devices: str, executor: str
+    ) -> SweepRequest:
+        from kitchen.experiments.axes import parse_axes
+        from kitchen.experiments.search import find_objective, find_search
+        from kitchen.experiments.sweep import SweepRequest, device_ids
+
+        axes = parse_axes(self.over)
+        objective = find_objective(self.maximise, self.minimise)
+        return SweepRequest(
+            run,
+            axes,
+            random=self.random,
+            seed=self.draw_seed,
+            search=find_search(self.optuna, objective, self.draw_seed, axes),
+            jobs=jobs,
+            devices=device_ids(devices),
+            executor=executor,
+        )
 
 
 @sweep_app.command(
@@ -188,6 +252,8 @@ def start(
 def resume(
     sweep: SweepName,
     retry_failed: RetryFailed = False,
+    maximise: Maximise = None,
+    minimise: Minimise = None,
     runs: Runs = None,
     blobs: Blobs = None,
     other_machine: OtherMachine = False,
@@ -200,17 +266,26 @@ def resume(
 ) -> None:
     """Continue a sweep that was stopped.
 
-    Points that were stopped or killed resume, and finished ones are kept.
+    Points that were stopped or killed resume, and finished ones are kept. A search goes on, with
+    another metric if --maximise or --minimise names one.
     """
-    from kitchen.cli.commands.sweep import resume as resume_sweep
-    from kitchen.experiments.worker import WorkerOptions
 
-    options = WorkerOptions(take_over, other_machine, other_code, accept_lost_metrics, trust)
-    adapters = adapter_choice(runs, blobs)
-    exit_with(
-        lambda: resume_sweep(sweep, adapters, options, retry_failed=retry_failed, json=json),
-        debug=debug,
-    )
+    def command() -> int:
+        from kitchen.cli.commands.sweep import resume as resume_sweep
+        from kitchen.experiments.search import find_objective
+        from kitchen.experiments.worker import WorkerOptions
+
+        options = WorkerOptions(take_over, other_machine, other_code, accept_lost_metrics, trust)
+        return resume_sweep(
+            sweep,
+            adapter_choice(runs, blobs),
+            options,
+            retry_failed=retry_failed,
+            objective=find_objective(maximise, minimise),
+            json=json,
+        )
+
+    exit_with(command, debug=debug)
 
 
 @sweep_app.command(epilog=examples("kitchen sweep show SWEEP", "kitchen sweep show SWEEP --json"))

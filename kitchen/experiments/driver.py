@@ -11,6 +11,7 @@ from kitchen.config.trust import check_trusted_order
 from kitchen.errors import ConfigError
 from kitchen.experiments.executors import Executor, Job, find_executor
 from kitchen.experiments.ledger import Ledger, Point, PointStatus
+from kitchen.experiments.search import Proposer
 from kitchen.experiments.worker import WorkerOptions, worker_command
 from kitchen.runs.lock import InUse, discard_claims, holders, in_use, lease, stop_holders
 
@@ -47,7 +48,9 @@ class Driver:
     on_change: Listener
     on_stop: Callable[[], object] = bool
     devices: Sequence[str] = ()  # GPUs, of which each point sees one; empty: every point sees all
+    proposer: Proposer | None = None  # of the further points of a search
     stopping: bool = False
+    _problem: ConfigError | None = None  # ends the sweep once its points have stopped
     _signals: int = 0  # requests to stop that the running points have received
     _requests: int = 0  # requests to stop
     _queue: list[Point] = field(default_factory=list)
@@ -61,16 +64,19 @@ class Driver:
         with lease(self.ledger.blobs, self.ledger.name, take_over=self.options.take_over):
             self._clear_stop_request()
             self._collect(retry_failed)
-            while self._queue or self._running:
+            while self._queue or self._running or self._has_proposals():
                 if not self.stopping and self._stop_requested():
                     self.stop()
                 if self.stopping:
                     self._queue.clear()
                     self._stop_jobs()
+                self._propose()
                 self._start_jobs()
                 self._reap()
                 if self._running:
                     time.sleep(_POLL_SECONDS)
+            if self._problem is not None:
+                raise self._problem
             return self.ledger.statuses()
 
     def stop(self) -> None:
@@ -93,6 +99,29 @@ class Driver:
                 self._queue.append(point)
         for point in self._queue:
             check_trusted_order(point.run, point.order, trust=self.options.trust)
+
+    def _has_proposals(self) -> bool:
+        """Return whether a search goes on."""
+        return not self.stopping and self.proposer is not None and not self.proposer.is_complete()
+
+    def _propose(self) -> None:
+        """Queue the next point of a search, if nothing else is left for a free job.
+
+        After an error, the running points save and end first.
+        """
+        if self._queue or len(self._running) >= self.jobs or not self._has_proposals():
+            return
+        assert self.proposer is not None
+        try:
+            point = self.proposer.propose()
+        except ConfigError as error:
+            self._problem = error
+            self.stop()
+            return
+        if point is not None and point.failure:
+            self.on_change(self.ledger.status(point))
+        elif point is not None:
+            self._queue.append(point)
 
     def _watch(self, status: PointStatus) -> None:
         """Wait for a point whose process is not a job of this driver, or not any more."""
@@ -145,10 +174,21 @@ class Driver:
             del self._running[digest]
             if status.state in ("completed", "failed") or self.stopping:
                 self.on_change(status)
+                self._check(status)
             elif job is None:
                 self._queue.append(point)
             else:
                 self._restart(point, status, job.exit_code() or 0)
+
+    def _check(self, status: PointStatus) -> None:
+        """Stop a search whose metric a completed point does not have."""
+        if self.proposer is None or self._problem is not None:
+            return
+        try:
+            self.proposer.check(status)
+        except ConfigError as error:
+            self._problem = error
+            self.stop()
 
     def _restart(self, point: Point, status: PointStatus, exit_code: int) -> None:
         """Queue a point whose process was killed, unless that happens again and again."""
@@ -210,6 +250,7 @@ def driver_of(
         on_change,
         on_stop,
         sweep.devices,
+        Proposer(ledger, sweep.search, options.trust) if sweep.search else None,
     )
 
 

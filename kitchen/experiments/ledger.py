@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from kitchen.config.order import Order, order_json
@@ -25,6 +26,20 @@ from kitchen.secrets import mask
 State = Literal["waiting", "running", "completed", "failed", "stopped"]
 
 
+Direction = Literal["maximise", "minimise"]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for the best settings, whose points are proposed one by one."""
+
+    points: int  # in the whole search
+    metric: str  # of finished runs
+    direction: Direction
+    seed: int
+    axes: Sequence[str]  # as typed after --over
+
+
 @dataclass(frozen=True)
 class Sweep:
     """The plan of a sweep, which does not change after its start."""
@@ -32,7 +47,7 @@ class Sweep:
     name: str
     recipe: str
     axes: Mapping[str, Sequence[Any]]  # setting to values
-    points: Sequence[str]  # digests of the configurations, in order
+    points: Sequence[str]  # digests of the configurations, in order; of a search, the first one
     executor: str  # "local" or "command: TEMPLATE"
     jobs: int  # points that run at the same time
     threads: int  # threads of each; the last bits of results depend on them
@@ -42,6 +57,11 @@ class Sweep:
     experiment: str = ""  # "experiments:Weights"
     compare_by: str = ""  # the axis by whose values an experiment compares its runs
     measures: Sequence[str] = ()  # the metrics that it compares
+    search: Search | None = None  # how points are proposed; None: all points are known
+
+    def count(self) -> int:
+        """Return the number of points, those included that a search has not proposed yet."""
+        return self.search.points if self.search else len(self.points)
 
 
 @dataclass(frozen=True)
@@ -88,14 +108,14 @@ class Ledger:
 
     def create(self, sweep: Sweep, points: Sequence[Point]) -> None:
         """Write a new sweep, its points first; raises ConfigError if the name is taken."""
-        self.check_new(points)
+        self.check_new(sweep, points)
         for leftover in self._points():
             self.blobs.delete(leftover)
         for point in points:
             self.write_point(point)
         write_sealed(self.blobs, f"{self.name}/sweep.json", asdict(sweep))
 
-    def check_new(self, points: Sequence[Point]) -> None:
+    def check_new(self, sweep: Sweep, points: Sequence[Point]) -> None:
         """Raise ConfigError if the name of the sweep, or of one of its runs, is not free."""
         if self.blobs.read(f"{self.name}/sweep.json") is not None:
             raise ConfigError(
@@ -104,8 +124,10 @@ class Ledger:
             )
         if not self._points():  # those of a sweep that was killed while it wrote are replaced
             check_new_run_name(self.blobs, self.name)
-        for point in points:
-            check_new_run_name(self.blobs, point.run)
+        later = range(len(points) + 1, sweep.count() + 1)
+        runs = [point.run for point in points]
+        for run in [*runs, *(run_of_point(self.name, number, sweep.count()) for number in later)]:
+            check_new_run_name(self.blobs, run)
 
     def sweep(self) -> Sweep:
         """Read the plan; raises ConfigError if there is no such sweep or it is damaged."""
@@ -113,11 +135,27 @@ class Ledger:
         if self.blobs.read(file) is None:
             near = did_you_mean(self.name, sweep_names(self.blobs))
             raise ConfigError(f"there is no sweep {self.name!r}; {near}")
-        return Sweep(**read_sealed(self.blobs, file))
+        content = read_sealed(self.blobs, file)
+        if search := content.get("search"):
+            content = {**content, "search": Search(**search)}
+        return Sweep(**content)
 
     def points(self) -> Sequence[Point]:
         """Read all points in order; raises ConfigError for one that is missing or damaged."""
-        return [self.point(digest) for digest in self.sweep().points]
+        points = [self.point(digest) for digest in self.digests()]
+        return sorted(points, key=lambda point: point.number)
+
+    def digests(self) -> Sequence[str]:
+        """Return the digests of all points; those of a search are what has been proposed so far."""
+        sweep = self.sweep()
+        if sweep.search is None:
+            return sweep.points
+        return [PurePosixPath(name).stem for name in self._points()]
+
+    def write_search(self, search: Search) -> None:
+        """Change the search of a sweep, such as its metric."""
+        sweep = replace(self.sweep(), search=search)
+        write_sealed(self.blobs, f"{self.name}/sweep.json", asdict(sweep))
 
     def point(self, digest: str) -> Point:
         content = read_sealed(self.blobs, f"{self.name}/points/{digest}.json")
@@ -176,6 +214,11 @@ class Ledger:
     def _points(self) -> Sequence[str]:
         """Return the names of the blobs of points."""
         return self.blobs.list(f"{self.name}/points/")
+
+
+def run_of_point(sweep: str, number: int, count: int) -> str:
+    """Return the name of the run of a point, of as many as there are in the sweep."""
+    return f"{sweep}-{number:0{len(str(count))}d}"
 
 
 def sweep_names(blobs: BlobStore) -> Sequence[str]:

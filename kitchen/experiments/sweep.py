@@ -16,7 +16,15 @@ from kitchen.config.sources import Setting, from_arguments
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.experiments.axes import Axis, grid, random_points, values_of
 from kitchen.experiments.executors import Executor, find_executor
-from kitchen.experiments.ledger import Ledger, Point, Sweep, configuration_digest
+from kitchen.experiments.ledger import (
+    Ledger,
+    Point,
+    Search,
+    Sweep,
+    configuration_digest,
+    run_of_point,
+)
+from kitchen.experiments.search import check_search, first_points
 from kitchen.ports.blobs import BlobStore
 from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
@@ -46,6 +54,7 @@ class SweepRequest:
     axes: Sequence[Axis]
     random: int | None = None  # number of combinations to draw; None: all of them
     seed: int = 0  # of the draws
+    search: Search | None = None  # in place of combinations that are known at the start
     jobs: int | None = None  # None: as many as there are devices, or 1
     devices: Sequence[str] = ()  # GPUs that the points share
     executor: str = "local"
@@ -68,7 +77,7 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     executor = find_executor(request.executor)
     _check_devices(request, executor)
     combinations = list(_combinations(request))
-    digits = len(str(len(combinations)))
+    count = request.search.points if request.search else len(combinations)
     points: list[Point] = []
     problems: dict[str, KitchenError] = {}
     headline: Sequence[str] = ()
@@ -83,14 +92,16 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
             problems |= {str(problem): problem for problem in error.problems}
             continue
         store, headline = kitchen.blobs, recipe.headline
-        run = f"{name}-{number:0{digits}d}"
+        run = run_of_point(name, number, count)
         values = values_of(combination)
         points.append(Point(number, configuration_digest(order), run, values, order))
     if problems or store is None:
         raise Problems(list(problems.values())[:_SHOWN_PROBLEMS])
     _check_store(store)
-    _check_different(points)
     _check_no_secrets(points)
+    if request.search:
+        del points[1:]  # the others were only checked
+    _check_different(points)
     return PlannedSweep(_sweep(request, name, points, headline, executor), points, store, executor)
 
 
@@ -100,7 +111,7 @@ def create_sweep(planned: PlannedSweep) -> Ledger:
     Raises ConfigError if a name is taken, and the errors of its executor.
     """
     ledger = Ledger(planned.blobs, planned.sweep.name)
-    ledger.check_new(planned.points)
+    ledger.check_new(planned.sweep, planned.points)
     planned.executor.prepare()
     with lease(ledger.blobs, ledger.name):
         ledger.create(planned.sweep, planned.points)
@@ -147,6 +158,8 @@ def _settings_of(recipe: Recipe, source: str) -> Iterator[Setting]:
 
 
 def _combinations(request: SweepRequest) -> Sequence[Sequence[str]]:
+    if request.search is not None:
+        return first_points(request.search, request.axes)
     if request.random is None:
         return list(grid(request.axes))
     return list(random_points(request.axes, request.random, request.seed))
@@ -159,7 +172,8 @@ def _sweep(
     headline: Sequence[str],
     executor: Executor,
 ) -> Sweep:
-    jobs = min(request.jobs or len(request.devices) or 1, len(points))
+    count = request.search.points if request.search else len(points)
+    jobs = min(request.jobs or len(request.devices) or 1, count)
     recipes = request.recipes
     return Sweep(
         name=name,
@@ -175,6 +189,7 @@ def _sweep(
         experiment=recipes.experiment if recipes else "",
         compare_by=recipes.compare_by if recipes else "",
         measures=tuple(recipes.measures) if recipes else (),
+        search=request.search,
     )
 
 
@@ -183,9 +198,22 @@ def _check_axes(request: SweepRequest) -> None:
     if not request.axes:
         raise ConfigError("a sweep needs an axis, such as --over learning_rate=1e-4,2e-4")
     fixed = _keys(request.run.settings)
+    if request.search is not None:
+        _check_search(request, request.search)
     for axis in request.axes:
         for key in sorted(_keys(axis.settings()) & fixed):
             raise ConfigError(f"{key} is both a setting and an axis (--over); remove one")
+
+
+def _check_search(request: SweepRequest, search: Search) -> None:
+    """Raise ConfigError for a search that also draws points, or in which they are experiments."""
+    if request.random is not None:
+        raise ConfigError("--random and --optuna are two ways to choose points; remove one")
+    if request.recipes is not None:
+        raise ConfigError(
+            "--optuna searches the settings of a recipe, and this is an experiment; use --random"
+        )
+    check_search(search, request.axes)
 
 
 def _check_devices(request: SweepRequest, executor: Executor) -> None:

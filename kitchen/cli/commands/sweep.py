@@ -18,8 +18,10 @@ from kitchen.experiments.driver import driver_of, request_stop
 from kitchen.experiments.experiment import experiment_request, find_experiment
 from kitchen.experiments.ledger import Ledger, Point, PointStatus, Sweep
 from kitchen.experiments.points import points_table
+from kitchen.experiments.search import Objective, best, change_objective, metric_name
 from kitchen.experiments.sweep import SweepRequest, check_folder, create_sweep, plan_sweep, store_of
 from kitchen.experiments.worker import INTERRUPTED, WorkerOptions
+from kitchen.runs.lock import lease
 from kitchen.runs.store import new_run_id
 from kitchen.runs.wording import clock
 
@@ -34,10 +36,10 @@ def start(request: SweepRequest, name: str | None, *, dry_run: bool, json: bool)
     planned = plan_sweep(request, name or new_run_id(named))
     sweep = planned.sweep
     if dry_run:
-        Ledger(planned.blobs, sweep.name).check_new(planned.points)
+        Ledger(planned.blobs, sweep.name).check_new(sweep, planned.points)
         statuses = [PointStatus(point, "waiting") for point in planned.points]
         _print_points(out, sweep, statuses, json=json)
-        print_wrapped(out, f"no problems in {len(statuses):,} points; nothing was run")
+        print_wrapped(out, f"no problems in {_checked(sweep)}; nothing was run")
         return 0
     ledger = create_sweep(planned)
     adapters = store_of(planned.points[0].order)
@@ -53,11 +55,15 @@ def resume(
     options: WorkerOptions,
     *,
     retry_failed: bool,
+    objective: Objective | None = None,
     json: bool,
 ) -> int:
-    """Continue a sweep from its ledger; return the exit code."""
+    """Continue a sweep from its ledger, perhaps with another objective; return the exit code."""
     ledger = Ledger(open_blobs(adapters), check_run_name(name))
     check_folder(ledger.sweep())
+    if objective is not None:
+        with lease(ledger.blobs, name, take_over=options.take_over):
+            change_objective(ledger, objective)
     typed = adapters.store_options()
     return _drive(ledger, adapters, options, typed, retry_failed=retry_failed, json=json)
 
@@ -96,13 +102,13 @@ def _drive(
 
     `typed` are the options by which the user finds the store, for hints.
     """
-    sweep, points = ledger.sweep(), ledger.points()
+    sweep = ledger.sweep()
     out = console(to_stderr=json)
     threads = "1 thread" if sweep.threads == 1 else f"{sweep.threads} threads"
     print_wrapped(
-        out, f"sweep {sweep.name}: {len(points)} points, {sweep.jobs} at a time, {threads} each"
+        out, f"sweep {sweep.name}: {sweep.count()} points, {sweep.jobs} at a time, {threads} each"
     )
-    report = _Report(out, sweep, len(points))
+    report = _Report(out, sweep, sweep.count())
     driver = driver_of(ledger, adapters, options, report.changed, report.stopping)
     with handling_signals(driver.stop):  # the second Ctrl-C ends the points without saving
         statuses = driver.run(retry_failed=retry_failed)
@@ -111,12 +117,20 @@ def _drive(
     return _finish(out, sweep, statuses, typed, stopped=driver.stopping)
 
 
+def _checked(sweep: Sweep) -> str:
+    if sweep.search is None:
+        return f"{sweep.count():,} points"
+    return f"the first of {sweep.count():,} points, and for all values and bounds of the axes"
+
+
 class _Report:
     """Prints a line for each point that starts or ends."""
 
     def __init__(self, out: Console, sweep: Sweep, count: int) -> None:
         self._out = out
         self._headline = sweep.measures or sweep.headline
+        if sweep.search:
+            self._headline = (sweep.search.metric, f"{sweep.search.metric}_after")
         self._count = count
         self._started: set[str] = set()
         self._stopping = False  # whether the sweep was asked to stop
@@ -161,8 +175,8 @@ def _finish(
     if needs_trust(statuses[0].point.order, same_process=False):
         resume += " --trust"
     out.print()
-    print_wrapped(out, f"{states['completed']} of {len(statuses)} points completed", style="bold")
-    left = len(statuses) - states["completed"] - states["failed"]
+    print_wrapped(out, f"{states['completed']} of {sweep.count()} points completed", style="bold")
+    left = sweep.count() - states["completed"] - states["failed"]
     if left:
         print_wrapped(out, f"  to run the other {left}: {resume}")
     if states["failed"]:
@@ -177,9 +191,18 @@ def _print_points(
 ) -> None:
     if json:
         points = [_point_json(status) for status in statuses]
-        print(as_json({"sweep": sweep.name, "recipe": sweep.recipe, "points": points}))
+        content: dict[str, Any] = {"sweep": sweep.name, "recipe": sweep.recipe, "points": points}
+        if sweep.search:
+            found = best(sweep.search, statuses)
+            content |= {"search": vars(sweep.search), "best": found and found[0].point.run}
+        print(as_json(content))
         return
     out.print(table(points_table(sweep, statuses)))
+    if sweep.search and (found := best(sweep.search, statuses)):
+        point = found[0].point
+        name = metric_name(sweep.search, found[0].metrics)
+        text = f"best: {point.run} with {name} {_number(found[1])} ({_values(point)})"
+        print_wrapped(out, text, style="bold")
     for status in statuses:
         if status.reason:
             print_wrapped(out, f"{status.point.run} failed: {status.reason}", style="red")

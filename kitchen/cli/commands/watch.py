@@ -189,7 +189,7 @@ class _Sweep:
 
     @property
     def exit_code(self) -> int:
-        return 0 if self._states()["completed"] == len(self._statuses) else 1
+        return 0 if self._states()["completed"] == self._sweep.count() else 1
 
     def read(self) -> None:
         # the driver first: it may end while the points are read, but no point starts without one
@@ -203,14 +203,14 @@ class _Sweep:
 
     def line(self) -> str:
         counts = [f"{count} {state}" for state, count in self._states().items()]
-        return f"{len(self._statuses)} points: {', '.join(counts)}"
+        return f"{self._sweep.count()} points: {', '.join(counts)}"
 
     def last_line(self) -> str:
         states = self._states()
-        text = f"{states['completed']} of {len(self._statuses)} points completed"
+        text = f"{states['completed']} of {self._sweep.count()} points completed"
         if states["failed"]:
             text += f", {states['failed']} failed"
-        left = len(self._statuses) - states["completed"] - states["failed"]
+        left = self._sweep.count() - states["completed"] - states["failed"]
         if self.is_over and left:
             text += f"; to run the others: kitchen sweep resume {self._sweep.name}{self._typed}"
         return text
