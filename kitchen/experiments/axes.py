@@ -123,7 +123,7 @@ def _range_axis(text: str, key: str, values: str) -> Axis:
         raise ConfigError(
             f"--over {text}: {problem}; write {key}={first}..{last}:log to draw every order of "
             f"magnitude equally often, or {key}={first}..{last}:uniform, and say how many points "
-            "with --random N"
+            "with --random N or --optuna N"
         )
     low, high = float(first), float(last)
     if not low < high or math.isinf(high):
@@ -159,7 +159,7 @@ def grid(axes: Sequence[Axis]) -> Iterator[Sequence[str]]:
         if axis.range is not None:
             raise ConfigError(
                 f"--over {axis.text}: points draw their value from this range, so say how many "
-                "points there are, as in --random 20"
+                "points there are, as in --random 20 or --optuna 20"
             )
     count = prod(len(axis.values) for axis in axes)
     if count > MAX_POINTS:

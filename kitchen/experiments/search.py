@@ -93,14 +93,15 @@ def change_objective(ledger: Ledger, objective: Objective) -> None:
 def check_search(search: Search, axes: Sequence[Axis]) -> None:
     """Raise ConfigError for a search that cannot have so many points, or BackendError."""
     check_installed("search", "optuna", Proposer)
-    available = prod(len(axis.values) for axis in axes)
-    if any(axis.range for axis in axes):
-        available = MAX_POINTS
-    if search.points > min(available, MAX_POINTS):
+    has_range = any(axis.range for axis in axes)
+    available = math.inf if has_range else prod(len(axis.values) for axis in axes)
+    if search.points > available:
         raise ConfigError(
-            f"--optuna {search.points}: the axes have {available:,} combinations, and a sweep has "
-            f"at most {MAX_POINTS:,} points"
+            f"--optuna {search.points}: the axes have only {available:,} combinations; run them "
+            "all without --optuna"
         )
+    if search.points > MAX_POINTS:
+        raise ConfigError(f"--optuna {search.points}: a sweep has at most {MAX_POINTS:,} points")
 
 
 def first_points(search: Search, axes: Sequence[Axis]) -> Sequence[Sequence[str]]:

@@ -209,3 +209,28 @@ def test_a_killed_sweep_equals_an_undisturbed_one(
         record = json.loads((here / "runs" / name / "run.json").read_text())
         # a run that starts anew has one attempt
         assert len(record["attempts"]) > kills.saved[name], name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_killed_search_has_all_of_its_points(here: Path, jobs: int) -> None:
+    reason = "Optuna is not installed: pip install 'crucible-kitchen[optuna]'"
+    pytest.importorskip("optuna", reason=reason)
+    small = ("recipes.sl_basic", "--training", "fake", "reading.limit=120", "epochs=2")
+    axes = ("--over", "learning_rate=1e-4..1e-1:log", "--over", "lora_rank=4,8")
+    search = ("--optuna", "8", "--minimise", "loss", "--jobs", str(jobs), "--name", "k")
+    sweep = [*small, "evaluation.metric=loss", "save_every=3", *axes, *search]
+    kills = Kills(here, of_parents=False)
+    kills.run(sweep, 9)
+    assert kills.driver >= 1
+    assert kills.points.total() >= 4
+    found = json.loads(invoke("sweep", "show", "k", "--json").stdout)
+    assert [point["status"] for point in found["points"]] == ["completed"] * 8
+    for point in found["points"]:
+        record = json.loads((here / "runs" / point["run"] / "run.json").read_text())
+        assert len(record["attempts"]) > kills.saved[point["run"]]
+    if jobs == 1:  # with more, proposals depend on which point ends first
+        output(0, "sweep", *sweep, "--runs", "calm")
+        for point in found["points"]:
+            name = point["run"]
+            assert metrics(here / "runs" / name) == metrics(here / "calm" / name), name
