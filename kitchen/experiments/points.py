@@ -28,13 +28,17 @@ def _cells(status: PointStatus, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _metric_names(sweep: Sweep, statuses: Sequence[PointStatus]) -> Sequence[str]:
-    """Return the metrics to show: those of an experiment, or the headline and evaluations."""
+    """Return the metrics to show: that of a search, then the headline and evaluations.
+
+    An experiment shows its measures only.
+    """
+    searched = (sweep.search.metric, f"{sweep.search.metric}_after") if sweep.search else ()
     measured = dict.fromkeys(chain.from_iterable(status.metrics for status in statuses))
     after = [name for name in measured if name.endswith("_after")]
     shown = sweep.measures or (*sweep.headline, *after)
-    names = [name for name in shown if name in measured]
-    different = [name for name in dict.fromkeys(names) if "bits_per_byte" not in name]
-    return different[:_SHOWN_METRICS]
+    names = [name for name in shown if name in measured and "bits_per_byte" not in name]
+    first = [name for name in searched if name in measured]
+    return list(dict.fromkeys([*first, *names]))[:_SHOWN_METRICS]
 
 
 def _headings(names: Sequence[str]) -> Sequence[str]:
