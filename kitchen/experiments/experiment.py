@@ -10,7 +10,7 @@ from functools import partial
 from inspect import isabstract
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
@@ -42,6 +42,9 @@ from kitchen.recipe import Recipe
 from kitchen.runs.handle import masks_secrets
 from kitchen.runs.store import new_run_id
 
+if TYPE_CHECKING:
+    from kitchen.statistics.levels import LevelComparison
+
 T = TypeVar("T")
 Folder = str | os.PathLike[str]
 Listener = Callable[[PointStatus], object]
@@ -68,6 +71,21 @@ class ExperimentOutcome:
     def completed(self) -> bool:
         """True if all points have completed."""
         return all(status.state == "completed" for status in self.points)
+
+    def compare(self) -> Sequence[LevelComparison]:
+        """Compare the completed runs by the values of `compare_by`, on each of the `measures`.
+
+        Raises ConfigError for an experiment that compares nothing.
+        """
+        from kitchen.experiments.reports.levels import compare_points
+
+        sweep = Ledger(self.blobs, self.name).sweep()
+        if not sweep.compare_by:
+            raise ConfigError(
+                f"the experiment {self.name!r} compares nothing: its class needs compare_by, an "
+                "axis with two or more values, and measures"
+            )
+        return compare_points(sweep, self.points)
 
     def report(self, *formats: str, out: Folder = ".") -> Sequence[Path]:
         """Write the report as `kitchen report` does, and return its files: `report("html", "md")`.

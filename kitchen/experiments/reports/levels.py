@@ -34,7 +34,7 @@ def level_blocks(blobs: BlobStore, names: Sequence[str]) -> tuple[Sequence[Block
 
 def _verdict(sweep: Sweep, done: Sequence[PointStatus]) -> Iterator[Block]:
     by = sweep.compare_by
-    compared = _compared(sweep, done)
+    compared = compare_points(sweep, done)
     if len(compared) > _FEW:
         differ = [each.measure for each in compared if each.differs]
         on = f": {', '.join(differ)}" if differ else ""
@@ -50,7 +50,7 @@ def _verdict(sweep: Sweep, done: Sequence[PointStatus]) -> Iterator[Block]:
 
 
 def _analysis(sweep: Sweep, done: Sequence[PointStatus]) -> Iterator[Block]:
-    compared = _compared(sweep, done)
+    compared = compare_points(sweep, done)
     if not compared:
         return
     by = sweep.compare_by
@@ -68,8 +68,12 @@ def _analysis(sweep: Sweep, done: Sequence[PointStatus]) -> Iterator[Block]:
     yield _pairs(by, compared)
 
 
-def _compared(sweep: Sweep, done: Sequence[PointStatus]) -> Sequence[LevelComparison]:
-    """Return the comparison on each measure that two or more values of the axis have."""
+def compare_points(sweep: Sweep, statuses: Sequence[PointStatus]) -> Sequence[LevelComparison]:
+    """Compare the completed points of an experiment by the values of its axis `compare_by`.
+
+    Measures that fewer than two values of the axis have are left out.
+    """
+    done = [status for status in statuses if status.state == "completed"]
     measures: dict[str, Mapping[str, Sequence[float]]] = {}
     for measure in sweep.measures:
         levels: dict[str, list[float]] = {}

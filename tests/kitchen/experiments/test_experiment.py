@@ -256,6 +256,8 @@ def test_an_experiment_is_stopped_resumed_and_kept(here: Path, mine: type[Experi
     again = mine.resume("ranks")
     assert again.points == outcome.points
     assert (here / "runs/ranks-1/run.json").read_bytes() == before
+    with pytest.raises(ConfigError, match="compares nothing"):
+        again.compare()
     [page] = again.report("md", out=here / "reports")
     assert page.name == "ranks-report.md"
     assert "ranks-2" in page.read_text()

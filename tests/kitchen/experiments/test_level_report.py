@@ -7,6 +7,7 @@ from itertools import product
 
 from adapters.fake.blobs import FakeBlobs
 from kitchen.config.order import Order, order_json
+from kitchen.experiments.experiment import ExperimentOutcome
 from kitchen.experiments.ledger import Ledger, Point, Sweep, configuration_digest
 from kitchen.experiments.points import points_table
 from kitchen.experiments.reports.build import build_report
@@ -103,6 +104,15 @@ def test_runs_that_cannot_tell_are_reported_as_such() -> None:
     assert "No run has the metric 'exct'; did you mean 'exact'?" in texts
     assert "5 of 6 runs have partly." in texts
     assert "Only runs with weight 2.0 have alone." in texts
+
+
+def test_an_outcome_compares_its_points() -> None:
+    blobs = FakeBlobs()
+    write_experiment(blobs, {"valid": SEPARATED}, ["valid"])
+    ledger = Ledger(blobs, "e")
+    [found] = ExperimentOutcome("e", ledger.statuses(), blobs).compare()
+    assert found.differs
+    assert found.values["5.0"] == (0.95, 0.96, 0.97)
 
 
 def test_many_measures_are_summarised_first() -> None:
