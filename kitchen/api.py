@@ -26,17 +26,12 @@ from kitchen.config.request import (
     hidden_settings,
     plan_request,
     recipe_of_files,
+    resolve_trackers,
 )
 from kitchen.config.run_files import SUFFIXES, read_run_files
 from kitchen.config.settings import leaf_keys, resolve_settings
 from kitchen.config.sources import from_mapping
-from kitchen.config.trackers import (
-    OBSERVE,
-    check_trackers,
-    merged_trackers,
-    parse_observed,
-    with_trackers,
-)
+from kitchen.config.trackers import OBSERVE, parse_observed, with_trackers
 from kitchen.config.trust import check_trusted_order, needs_trust
 from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.engine.observers import Observer
@@ -100,8 +95,7 @@ def submit(
     for port, values in (adapter_settings or {}).items():
         resolved.adapter_settings.setdefault(port, {}).update(values)
     with resolved.collecting():
-        named = parse_observed(observe, OBSERVE)
-        resolved.observers = check_trackers(merged_trackers(resolved.observers, named))
+        resolve_trackers(resolved, parse_observed(observe, OBSERVE))
     _build_adapters(resolved, adapters, runs)
     if resolved.recipe is not None:
         plan_request(resolved, resolved.recipe, strict=False)
@@ -366,7 +360,7 @@ def _resolve_file(
     files = read_run_files([Path(path)])
     resolved = ResolvedRequest(recipe_of_files(files, path))
     resolved.problems += [*files.problems, *hidden_settings(resolved.cls, files)]
-    resolved.observers = files.observers
+    resolve_trackers(resolved, files.observers, files.keys.get(OBSERVE))
     all_settings = [*files.settings, *from_mapping(settings, "settings")]
     resolved_settings = resolve_settings(resolved.cls, all_settings)
     resolved.problems += resolved_settings.problems

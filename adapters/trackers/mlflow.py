@@ -62,7 +62,9 @@ class MlflowTracker(Tracker):
             self._experiment_id()  # creates the tables of a new file, which takes seconds
 
     def state(self) -> Mapping[str, Any]:
-        return {"uri": self._uri, "experiment": self._experiment, "timestamp": self._timestamp}
+        has_password = "@" in self._uri.partition("://")[2].partition("/")[0]
+        uri = "" if has_password else self._uri  # of the environment then
+        return {"uri": uri, "experiment": self._experiment, "timestamp": self._timestamp}
 
     def _experiment_id(self) -> str:
         """Return the experiment's identifier; it is created if there is none of its name."""

@@ -29,12 +29,7 @@ from kitchen.config.order import Order
 from kitchen.config.run_files import SUFFIXES, RunFiles, read_run_files
 from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import COMMAND_LINE, Setting, SettingSource, from_arguments
-from kitchen.config.trackers import (
-    TrackerSettings,
-    check_trackers,
-    merged_trackers,
-    parse_arguments,
-)
+from kitchen.config.trackers import OBSERVE, TrackerSettings, check_trackers, parse_arguments
 from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.engine.plan import Plan, check
 from kitchen.engine.preview import verify
@@ -80,7 +75,7 @@ class ResolvedRequest:
     adapter_choice: AdapterChoice | None = None  # of the YAML files and the command line
     # "training" or "training.device" -> its source, unless it is the default
     adapter_sources: dict[str, SettingSource] = field(default_factory=dict)
-    observers: TrackerSettings = field(default_factory=dict)
+    observers: dict[str, dict[str, Any]] = field(default_factory=dict)  # tracker -> settings
     kitchen: Kitchen | None = None
     step: Step | None = None
     plan: Plan | None = None
@@ -133,13 +128,22 @@ def resolve_request(request: RunRequest) -> ResolvedRequest:
     if not resolved.problems:
         resolved.recipe = resolved_settings.recipe
         resolved.sources = resolved_settings.sources
+    resolve_trackers(resolved, files.observers, files.keys.get(OBSERVE))
     with resolved.collecting():
-        typed = parse_arguments(request.observe)
-        resolved.observers = check_trackers(merged_trackers(files.observers, typed))
+        resolve_trackers(resolved, parse_arguments(request.observe))
     resolve_adapters(files.choice(request.adapter_choice), resolved)
     if resolved.recipe is not None:
         plan_request(resolved, resolved.recipe, strict=request.strict)
     return resolved
+
+
+def resolve_trackers(
+    resolved: ResolvedRequest, trackers: TrackerSettings, source: SettingSource | None = None
+) -> None:
+    """Add trackers to a request, over earlier ones of the same name; problems are added, too."""
+    for name, settings in trackers.items():
+        with resolved.collecting(), _placed(source):
+            resolved.observers |= check_trackers({name: settings})
 
 
 def recipe_of(name: str) -> type[Recipe]:

@@ -197,7 +197,7 @@ class TrackerGuard:
         memory = {"key": self._run.key, "number": number, "state": state, "status": status}
         with self._lock:
             if not self._reason:
-                write_sealed(self._blobs, self._file, memory)
+                write_sealed(self._blobs, self._file, masked(memory))
                 self._memory = memory
                 self._confirmed = self._sent
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.order import Order
+from kitchen.config.request import RunRequest, resolve_request
 from kitchen.config.run_files import read_run_files
 from kitchen.config.trackers import build_trackers, check_trackers, parse_observed, with_trackers
 from kitchen.errors import BackendError, ConfigError
@@ -102,6 +104,16 @@ def test_a_file_with_a_wrong_tracker_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("recipe: recipes.sl_basic\nobserve:\n  wandb: soup\n")
     [problem] = read_run_files([tmp_path / "my.yaml"]).problems
     assert "my.yaml:3" in str(problem)
+
+
+def test_unknown_trackers_of_a_file_have_its_line(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("recipe: recipes.sl_basic\nobserve: [wanb, trackoi]\n")
+    path = str(tmp_path / "my.yaml")
+    resolved = resolve_request(RunRequest(path, (), (), AdapterChoice({"training": "fake"})))
+    problems = list(map(str, resolved.problems))
+    assert [problem.partition(": ")[0] for problem in problems] == [f"{path}:2"] * 2
+    assert "did you mean 'wandb'" in problems[0]
+    assert "did you mean 'trackio'" in problems[1]
 
 
 def test_a_resumed_run_keeps_its_trackers_and_adds_others() -> None:
