@@ -27,6 +27,7 @@ _RUNS_PER_PAGE = 50
 _SAMPLES_PER_PAGE = 20
 _LOG_LINES = 8
 _LAST_SAMPLES = 2
+_SHORT = 60  # characters of a value that shares its line with others
 _NOTHING = Html("")
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?%)?")
 _MAX_ROWS = 200  # of a table on the page of a run
@@ -255,15 +256,24 @@ def _charts(series: Mapping[str, Sequence[Point]]) -> Iterator[Html]:
 
 
 def _sample(row: Mapping[str, Any]) -> Html:
-    values = {key: value for key, value in row.items() if key not in _NOT_VALUES}
-    place = f"{row.get('stage', '')}, step {int(row.get('step', 0)) + 1}"
+    """Return a sample: its known texts, then other long values, and short ones in a line."""
+    in_loop = row.get("step", 0) > 0 or row.get("when") == "rollout"
+    place = str(row.get("stage", ""))
+    if in_loop:
+        place += f", step {int(row.get('step', 0)) + 1}"
     score = sample_score(row)
     parts = [tag("h3", f"{place}: {score}" if score else place)]
     for key, title in _TEXTS:
         if row.get(key) is not None:
             parts += [tag("h4", title), tag("pre", _text(row[key]))]
-    shown = [f"{key} {_text(value)}" for key, value in values.items() if value not in ("", None)]
-    return tag("article", *parts, tag("p", ", ".join(shown), class_="dim"), class_="sample")
+    short = []
+    for key, value in row.items():
+        text = "" if key in _NOT_VALUES or value is None else _text(value)
+        if len(text) > _SHORT:
+            parts += [tag("h4", words(key)), tag("pre", text)]
+        elif text:
+            short.append(f"{words(key)} {text}")
+    return tag("article", *parts, tag("p", ", ".join(short), class_="dim"), class_="sample")
 
 
 def _text(value: Any) -> str:

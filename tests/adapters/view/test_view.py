@@ -145,6 +145,21 @@ def test_samples_are_filtered_and_paged() -> None:
     assert texts("?stage=Stage0")[0] == "answer 48"
 
 
+def test_a_sample_has_its_step_and_long_values() -> None:
+    blobs = FakeBlobs()
+    write_run(blobs, "basil")
+    rows = [
+        {"n": 1, "stage": "Rank", "step": 0, "when": "ranked", "better": "yes " * 20},
+        {"n": 2, "stage": "Roll", "step": 0, "when": "rollout", "text": "hm", "reward": None},
+        {"n": 3, "stage": "Roll", "step": 4, "when": "rollout", "text": "so", "reward": 0.25},
+    ]
+    blobs.write("basil/samples.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    page = browser(blobs).get("/runs/basil/samples").text
+    heads = re.findall("<h3>(.*?)</h3>", page)
+    assert heads == ["Roll, step 5: reward 0.25", "Roll, step 1", "Rank"]
+    assert f"<h4>better</h4><pre>{'yes ' * 20}</pre>" in page
+
+
 @pytest.mark.parametrize(
     "path",
     [

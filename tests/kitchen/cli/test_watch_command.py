@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,14 @@ from adapters.local.blobs import LocalBlobs
 from kitchen.cli.commands.watch import watch
 from kitchen.cli.console import SafeConsole
 from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.runs.lock import lease
+from kitchen.runs.store import read_run, write_run
 from recipes.sl_basic import SlBasic
-from tests.support.commands import output
+from tests.support.commands import output, python_process
+from tests.support.polling import LineReader
 from tests.support.soup import SMALL, write_soup_recipe
+
+WATCH = ("-m", "kitchen.cli", "watch")
 
 
 def terminal(width: int) -> tuple[SafeConsole, io.StringIO]:
@@ -72,6 +79,22 @@ def test_a_sweep_is_watched_as_a_table(here: Path) -> None:
     out, table = terminal(80)
     assert watch("seeds", AdapterChoice({}), 0.1, out) == 1
     assert "waiting" in table.getvalue()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
+def test_ctrl_c_ends_the_watching_only(here: Path) -> None:
+    blobs = LocalBlobs("runs")
+    output(0, "run", *SMALL, "--name", "basil")
+    write_run(blobs, "basil", {**read_run(blobs, "basil"), "status": "running"})
+    before = (here / "runs/basil/run.json").read_bytes()
+    with lease(blobs, "basil"), python_process(here, *WATCH, "basil") as watching:
+        LineReader(watching.stdout).wait_for("  loss ")
+        watching.send_signal(signal.SIGINT)
+        shown, errors = watching.communicate()
+        assert watching.returncode == 130
+    assert "stopped watching; basil is not affected" in shown
+    assert not errors
+    assert (here / "runs/basil/run.json").read_bytes() == before
 
 
 def test_an_unknown_name_is_an_error(here: Path) -> None:
