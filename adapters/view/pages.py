@@ -15,9 +15,9 @@ from kitchen.config.yaml import yaml_value
 from kitchen.experiments.ledger import PointStatus, Sweep
 from kitchen.experiments.points import points_table
 from kitchen.experiments.reports import html as report_html
-from kitchen.experiments.reports.content import Report
 from kitchen.runs.follow import RunView, log_line, sample_score
 from kitchen.runs.history import Point, Rows
+from kitchen.runs.reports.content import Report
 from kitchen.runs.store import RunSummary
 from kitchen.runs.wording import clock, result_of
 from kitchen.types import Table

@@ -13,6 +13,7 @@ from kitchen.artifacts.publish import (
     name_base,
     name_base_portably,
     require_export,
+    with_license,
     write_chat_template,
 )
 from kitchen.backend.atomic_folder import atomic_folder
@@ -76,6 +77,7 @@ def _write_card(opened: OpenWeights, folder: Path, name: str, form: Form) -> Non
     base = name_base_portably(opened.weights, folder)
     if not base.name:  # a whole model does not name the base of the adapter that was merged
         base = name_base(opened.weights, opened.hub.fetch(opened.weights.model))
+    base = with_license(base, opened.hub)
     found = evaluation(opened.weights, opened.blobs)
     card = model_card(f"path:{name}", base, opened.weights, found, form)
     (folder / CARD).write_text(card, encoding="utf-8")

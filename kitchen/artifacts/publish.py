@@ -10,14 +10,16 @@ from typing import Any
 
 import structlog
 
-from kitchen.artifacts.model_card import Base, Evaluation, model_card, public_name
+from kitchen.artifacts.model_card import Base, Evaluation, model_card
+from kitchen.artifacts.public_texts import public_name
 from kitchen.artifacts.weights import Weights, parse_weights_name
 from kitchen.backend.edited_files import CARD
 from kitchen.backend.temporary import temporary_folder
 from kitchen.errors import BackendError, ConfigError, KitchenError
 from kitchen.ports import BlobStore, CheckpointStore, HubClient, TrainingClient
 from kitchen.ports.training import require_checkpoints
-from kitchen.runs.store import read_journal
+from kitchen.runs.reports.records import read_run_record
+from kitchen.runs.store import run_exists
 from kitchen.types import Checkpoint
 
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -57,7 +59,7 @@ def publish(
         store.export(weights.source, folder)
         write_chat_template(weights, folder)
         base = name_base_portably(weights, folder)
-        base = replace(base, license=_license(base.name, hub))
+        base = with_license(base, hub)
         card = model_card(repo, base, weights, evaluation(weights, blobs))
         (folder / CARD).write_text(card, encoding="utf-8")
         message = message or f"Weights of {public_name(weights.name)}"
@@ -92,19 +94,18 @@ def check_repository_name(repo: str) -> None:
 
 
 def evaluation(weights: Weights, blobs: BlobStore) -> Evaluation:
-    """Return the evaluation by the run of these weights; none for other weights.
+    """Return the run of these weights with its evaluation; none for other weights.
 
     A run evaluates its final weights. Those of an earlier step are other weights.
     """
-    if not weights.run:
+    if not run_exists(blobs, weights.run):
         return Evaluation()
-    tables = list(read_journal(blobs, weights.run, "tables"))
-    rows = read_journal(blobs, weights.run, "checkpoints")
-    final = [row for row in rows if row["final"] and row.get("policy", True)]
+    run = read_run_record(blobs, weights.run)
+    final = [row for row in run.checkpoints if row["final"] and row.get("policy", True)]
     sha256 = weights.source.sha256 if isinstance(weights.source, Checkpoint) else ""
     if not final or final[-1]["sha256"] == sha256:
-        return Evaluation(tables)
-    return Evaluation(tables, of_other_step=final[-1]["step"])
+        return Evaluation(run)
+    return Evaluation(run, of_other_step=final[-1]["step"])
 
 
 def name_base_portably(weights: Weights, folder: Path) -> Base:
@@ -141,14 +142,13 @@ def _is_adapter_folder(model: str) -> bool:
     return name.kind == "path" and (Path(name.name).expanduser() / _CONFIG).is_file()
 
 
-def _license(model: str, hub: HubClient) -> str:
-    """Return the licence of a model; "" if the hub does not know it, as the card may omit it."""
-    if not model:
-        return ""
+def with_license(base: Base, hub: HubClient) -> Base:
+    """Return a base model with its licence, which a card omits if the hub does not know it."""
+    if not base.name:
+        return base
     try:
-        return hub.info(model).license
+        return replace(base, license=hub.info(base.name).license)
     except BackendError as error:
-        log.warning(
-            "the card names no licence of the base model", model=public_name(model), why=str(error)
-        )
-        return ""
+        name = public_name(base.name)
+        log.warning("the card names no licence of the base model", model=name, why=str(error))
+        return base

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -15,25 +15,32 @@ from kitchen.config.order import nested_value
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.observers import Observer, StageDone
 from kitchen.errors import ConfigError, KitchenError
-from kitchen.experiments.reports.content import (
+from kitchen.experiments.reports.levels import level_blocks
+from kitchen.experiments.reports.runs import ReportedGroup, groups_of
+from kitchen.ports import BlobStore
+from kitchen.runs.comparison import RECIPE
+from kitchen.runs.reports.content import (
     Answer,
     Answers,
     Block,
-    Curves,
     DataTable,
     Paragraph,
     Report,
     Section,
+    with_texts,
 )
-from kitchen.experiments.reports.levels import level_blocks
-from kitchen.experiments.reports.runs import (
-    ReportedGroup,
-    RunRecord,
-    groups_of,
-    read_run_record,
+from kitchen.runs.reports.records import RunRecord, read_run_record
+from kitchen.runs.reports.sections import (
+    curves,
+    facts,
+    is_evaluation,
+    is_target,
+    is_verdict,
+    last_tables,
+    rows_of,
+    sections,
+    speed,
 )
-from kitchen.ports import BlobStore
-from kitchen.runs.comparison import RECIPE
 from kitchen.runs.wording import clock
 from kitchen.secrets import printable
 from kitchen.statistics.comparison import Comparison, Verdict
@@ -42,17 +49,7 @@ from kitchen.statistics.significance import format_p
 from kitchen.types import Table
 
 BEFORE = "@before"  # the weights that a run started from, in recipes.compare
-_INTERVALS = "95 % intervals"  # the end of the title of a table of evaluations
-_TARGETS = "Quality targets"
-_VERDICT = "Verdict"
 _SIDE_BY_SIDE = ("before and after", "side by side")  # tables that the answers replace
-# panels of curves: caption, unit, and the metrics of each, of which those that exist are drawn
-_PANELS: Sequence[tuple[str, str, Sequence[str]]] = (
-    ("Loss", "loss", ("loss", "held_out_loss")),
-    ("Reward", "reward", ("reward", "held_out_reward")),
-    ("Learning rate", "learning rate", ("learning_rate",)),
-    ("Gradient norm", "gradient norm", ("grad_norm",)),
-)
 _INITIAL, _TRAINED = "the initial model", "the trained model"  # of a single run
 _FEW = 3  # groups that are compared in sentences
 _MOST_ANSWERS = 8
@@ -74,27 +71,23 @@ def build_report(blobs: BlobStore, names: Sequence[str]) -> Report:
         )
     verdict, scores, analysis = _comparison(blobs, groups, runs)
     by_level, level_analysis = level_blocks(blobs, names)
-    sections = [
+    by_run = _groups_by_run(groups)
+    parts = [
         Section("Verdict", [*by_level, *verdict, *_left_out(left_out)]),
-        *_sections("Curves", _curves(runs, groups)),
-        *_sections("Evaluation", [*scores, *_recorded_tables(runs, _is_evaluation)]),
-        *_sections("Statistical analysis", [*level_analysis, *analysis]),
-        *_sections("Quality targets", _recorded_tables(runs, _is_target)),
-        *_sections("Answers side by side", _answers(runs, groups)),
-        *_sections("Settings", _settings(runs)),
-        *_sections("Provenance", _provenance(runs)),
+        *sections("Curves", [*curves(runs, by_run), *speed(runs, by_run)]),
+        *sections("Evaluation", [*scores, *_recorded_tables(runs, is_evaluation)]),
+        *sections("Statistical analysis", [*level_analysis, *analysis]),
+        *sections("Quality targets", _recorded_tables(runs, is_target)),
+        *sections("Answers side by side", _answers(runs, groups)),
+        *sections("Settings", _settings(runs)),
+        *sections("Provenance", _provenance(runs)),
     ]
     recipes = ", ".join(dict.fromkeys(str(run.record["recipe"]) for run in runs))
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     subtitle = f"{count} of {recipes}; written {written} by crucible-kitchen."
-    report: Report = _masked(Report(" and ".join(names), subtitle, sections))
+    report: Report = with_texts(Report(" and ".join(names), subtitle, parts), printable)
     return report
-
-
-def _sections(title: str, blocks: Sequence[Block]) -> Sequence[Section]:
-    """Return a section, or none if it has no content."""
-    return [Section(title, blocks)] if blocks else []
 
 
 @dataclass
@@ -125,7 +118,7 @@ def _comparison(
     try:
         Kitchen(blobs=blobs).cook(recipe, collector)
     except KitchenError as error:
-        verdicts = _recorded_tables(runs, _is_verdict)
+        verdicts = _recorded_tables(runs, is_verdict)
         reason = Paragraph(f"No verdict: {_why_not(error, runs)}.", strong=True)
         return [*(verdicts or [reason]), *_held_out_losses(runs), *_states(runs)], [], []
     assert collector.report is not None
@@ -187,7 +180,7 @@ def _scores(report: ComparisonReport) -> DataTable:
             ):
                 scores.setdefault(name, {})[column] = score.format(3)
     columns = list(dict.fromkeys(chain.from_iterable(scores.values())))
-    rows = _rows(scores, columns)
+    rows = rows_of(scores, columns)
     level = f"{100 * (1 - report.alpha):g} %"
     return DataTable(f"Scores, {level} intervals", ("group", *columns), rows)
 
@@ -246,7 +239,7 @@ def _summary_of_several(first: str, second: str, found: Sequence[Comparison]) ->
 
 def _why_not(error: KitchenError, runs: Sequence[RunRecord]) -> str:
     """Return why there is no verdict; a single evaluation has nothing to be compared with."""
-    if len(runs) == 1 and any(map(_is_evaluation, runs[0].tables)):
+    if len(runs) == 1 and any(map(is_evaluation, runs[0].tables)):
         return (
             "there is nothing to compare the evaluation below with; name a baseline before it, "
             f"kitchen report BASELINE {runs[0].name}"
@@ -280,70 +273,23 @@ def _left_out(points: Sequence[str]) -> Iterator[Block]:
         yield Paragraph(f"Left out, because they have not completed: {', '.join(points)}.")
 
 
-def _curves(runs: Sequence[RunRecord], groups: Sequence[ReportedGroup]) -> Sequence[Block]:
-    by_run: dict[str, str] = {}
-    for group in groups if len(groups) > 1 else ():
-        by_run |= dict.fromkeys(group.runs, group.name)
-    blocks: list[Curves] = []
-    for caption, unit, metrics in _PANELS:
-        blocks += _panels(runs, caption, unit, metrics)
-    speeds = {run.name: run.speed() for run in runs}
-    blocks += _panel("Speed", "tokens/s", speeds)
-    return [replace(block, groups=by_run) for block in blocks]
-
-
-def _panels(
-    runs: Sequence[RunRecord], caption: str, unit: str, metrics: Sequence[str]
-) -> Iterator[Curves]:
-    """Yield one panel with all metrics of a single run, or one for each metric of several."""
-    if len(runs) == 1:
-        yield from _panel(caption, unit, {_words(name): runs[0].series(name) for name in metrics})
-        return
-    for name in metrics:
-        series = {run.name: run.series(name) for run in runs}
-        yield from _panel(_words(name).capitalize(), unit, series)
-
-
-def _panel(caption: str, unit: str, series: Mapping[str, Sequence[Any]]) -> Iterator[Curves]:
-    drawn = {name: points for name, points in series.items() if len(points) > 1}
-    if drawn:
-        yield Curves(caption, unit, drawn)
-
-
-def _words(metric: str) -> str:
-    return metric.replace("_", "-" if metric.startswith("held_out") else " ", 1).replace("_", " ")
-
-
-def _is_evaluation(table: Table) -> bool:
-    return table.title.endswith(_INTERVALS)
-
-
-def _is_verdict(table: Table) -> bool:
-    """Return whether a table is the result of recipes.compare."""
-    return table.title == _VERDICT
-
-
-def _is_target(table: Table) -> bool:
-    return table.title.startswith(_TARGETS)
-
-
-def _recorded_tables(runs: Sequence[RunRecord], wanted: Any) -> Sequence[Block]:
+def _recorded_tables(runs: Sequence[RunRecord], wanted: Callable[[Table], bool]) -> Sequence[Block]:
     """Return the last table of each title of the runs; those of several runs name the run."""
+    several, folded = len(runs) > 1, len(runs) > _MOST_SIDES
     blocks: list[Block] = []
     for run in runs:
-        last = {table.title: table for table in run.tables if wanted(table)}
-        for table in last.values():
-            block = _as_block(table)
-            several = len(runs) > 1
-            caption = f"{run.name}: {table.title}" if several else table.title
-            blocks.append(
-                DataTable(caption, block.columns, block.rows, folded=len(runs) > _MOST_SIDES)
-            )
+        for block in last_tables(run, wanted):
+            caption = f"{run.name}: {block.caption}" if several else block.caption
+            blocks.append(replace(block, caption=caption, folded=folded))
     return blocks
 
 
-def _as_block(table: Table) -> DataTable:
-    return DataTable(table.title, table.columns, table.rows)
+def _groups_by_run(groups: Sequence[ReportedGroup]) -> Mapping[str, str]:
+    """Return the name of each run's group, if there are several."""
+    by_run: dict[str, str] = {}
+    for group in groups if len(groups) > 1 else ():
+        by_run |= dict.fromkeys(group.runs, group.name)
+    return by_run
 
 
 def _answers(runs: Sequence[RunRecord], groups: Sequence[ReportedGroup]) -> Sequence[Block]:
@@ -422,7 +368,7 @@ def _settings(runs: Sequence[RunRecord]) -> Sequence[Block]:
     differing = [key for key in keys if len({of.get(key) for of in values.values()}) > 1]
     blocks: list[Block] = []
     if differing:
-        rows = _rows(values, differing)
+        rows = rows_of(values, differing)
         blocks.append(DataTable("Settings that differ", ("run", *differing), rows))
     same = [(key, values[runs[0].name].get(key, "")) for key in keys if key not in differing]
     title = "All settings" if len(runs) == 1 else "Settings that are the same"
@@ -447,16 +393,7 @@ def _provenance(runs: Sequence[RunRecord]) -> Sequence[Block]:
         )
         for run in runs
     ]
-    facts = {run.name: run.record["facts"] for run in runs}
-    names = list(dict.fromkeys(chain.from_iterable(facts.values())))
-    shared = [name for name in names if len({str(of.get(name)) for of in facts.values()}) == 1]
-    others = [name for name in names if name not in shared]
-    blocks: list[Block] = [DataTable("Runs", columns, rows)]
-    if others:
-        differing = _rows(facts, others)
-        blocks.append(DataTable("Facts that differ", ("run", *others), differing, folded=True))
-    same = [(name, str(facts[runs[0].name][name])) for name in shared]
-    return [*blocks, DataTable("Facts", ("fact", "value"), same, folded=True)]
+    return [DataTable("Runs", columns, rows), *facts(runs)]
 
 
 def _started(run: RunRecord) -> str:
@@ -467,27 +404,3 @@ def _started(run: RunRecord) -> str:
 def _final_digest(run: RunRecord) -> str:
     final = [row for row in run.checkpoints if row.get("final")]
     return str(final[-1]["sha256"])[:16] if final else ""
-
-
-def _rows(
-    values: Mapping[str, Mapping[str, Any]], columns: Sequence[str]
-) -> Sequence[tuple[str, ...]]:
-    """Return a row for each name: the name, and its values in these columns."""
-    return [(name, *_cells(of, columns)) for name, of in values.items()]
-
-
-def _cells(values: Mapping[str, Any], columns: Sequence[str]) -> Sequence[str]:
-    return [str(values.get(column, "")) for column in columns]
-
-
-def _masked(value: Any) -> Any:
-    """Return a part of a report without secrets in any of its texts."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, Mapping):
-        return {_masked(key): _masked(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_masked, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{key: _masked(item) for key, item in vars(value).items()})
-    return value

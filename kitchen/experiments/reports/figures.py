@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from kitchen.errors import BackendError
-from kitchen.experiments.reports.content import Curves
 from kitchen.runs.history import Point
+from kitchen.runs.reports.content import Curves
 from kitchen.safe_text import escape_controls
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from kitchen.experiments.reports.content import (
+from kitchen.experiments.reports.figures import inline_svg
+from kitchen.runs.reports.content import (
     Answers,
     Block,
     Curves,
@@ -15,7 +16,6 @@ from kitchen.experiments.reports.content import (
     Report,
     Section,
 )
-from kitchen.experiments.reports.figures import inline_svg
 from kitchen.safe_text import escape_controls
 
 SUFFIX = ".html"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from kitchen.experiments.reports.content import (
+from kitchen.experiments.reports.figures import draw
+from kitchen.runs.reports.content import (
     Answers,
     Block,
     Curves,
@@ -13,7 +14,6 @@ from kitchen.experiments.reports.content import (
     Paragraph,
     Report,
 )
-from kitchen.experiments.reports.figures import draw
 from kitchen.safe_text import escape_controls
 
 _SPECIAL = str.maketrans(

@@ -9,8 +9,8 @@ from itertools import chain
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import did_you_mean
 from kitchen.experiments.ledger import Ledger, PointStatus, Sweep, sweep_names
-from kitchen.experiments.reports.content import Block, DataTable, Paragraph
 from kitchen.ports import BlobStore
+from kitchen.runs.reports.content import Block, DataTable, Paragraph
 from kitchen.statistics.levels import LevelComparison, LevelPair, compare_levels
 from kitchen.statistics.power import POWER
 from kitchen.statistics.significance import format_p

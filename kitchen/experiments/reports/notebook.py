@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kitchen.errors import BackendError
-from kitchen.experiments.reports.content import Curves, Report
 from kitchen.experiments.reports.figures import thinned
-from kitchen.experiments.reports.markdown import block_text, escaped
+from kitchen.runs.reports.content import Curves, Report
+from kitchen.runs.reports.markdown import block_text, escaped
 
 _IMPORTS = "import json\n\nimport matplotlib.pyplot as plt"
 _DRAW = """curves = json.loads({data})

@@ -1,44 +1,19 @@
-"""The records of the runs that a report is about."""
+"""The runs that a report is about, in groups that differ in their seed only."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.experiments.ledger import Ledger, Point, sweep_names
 from kitchen.ports import BlobStore
-from kitchen.runs.history import Point as CurvePoint
-from kitchen.runs.history import series_of, speed_of
-from kitchen.runs.store import list_runs, read_journal, read_run, run_exists, run_summary
-from kitchen.types import Table
+from kitchen.runs.store import list_runs, run_exists
 
 SEED = "seed"  # the axis along which runs of a group differ
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """Everything that a report shows of a run."""
-
-    name: str
-    status: str
-    seconds: float  # over all attempts
-    record: Mapping[str, Any]  # run.json
-    metrics: Sequence[Mapping[str, Any]]  # rows of metrics.jsonl
-    tables: Sequence[Table]
-    samples: Sequence[Mapping[str, Any]]
-    checkpoints: Sequence[Mapping[str, Any]]
-
-    def series(self, metric: str) -> Sequence[CurvePoint]:
-        return series_of(self.metrics, metric)
-
-    def speed(self) -> Sequence[CurvePoint]:
-        """Return tokens per second by step."""
-        return speed_of(self.metrics)
 
 
 @dataclass(frozen=True)
@@ -52,25 +27,6 @@ class ReportedGroup:
         """Return the group as recipes.compare takes it."""
         alone = len(self.runs) == 1 and self.name == self.runs[0]
         return self.name if alone else f"{self.name}={','.join(self.runs)}"
-
-
-def read_run_record(blobs: BlobStore, name: str) -> RunRecord:
-    """Read a run; raises ConfigError if it does not exist or is damaged."""
-    summary = run_summary(blobs, name)
-    tables = [
-        Table(row["title"], tuple(row["columns"]), tuple(map(tuple, row["rows"])))
-        for row in read_journal(blobs, name, "tables")
-    ]
-    return RunRecord(
-        name,
-        summary.status,
-        summary.seconds,
-        read_run(blobs, name),
-        read_journal(blobs, name, "metrics"),
-        tables,
-        read_journal(blobs, name, "samples"),
-        read_journal(blobs, name, "checkpoints"),
-    )
 
 
 def groups_of(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kitchen.backend.atomic_folder import write_atomically
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.experiments.reports.content import Report
+from kitchen.runs.reports.content import Report
 
 GROUP = "kitchen.report_formats"
 _MOST_NAMES = 3  # in the name of a file

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
-from kitchen.artifacts.model_card import Base, Evaluation, Form, model_card, public_name
+from kitchen.artifacts.model_card import Base, Evaluation, Form, model_card
+from kitchen.artifacts.public_texts import public_name
 from kitchen.artifacts.weights import Weights
-from kitchen.types import Checkpoint
+from kitchen.runs.reports.records import RunRecord
+from kitchen.types import Checkpoint, Table
 
 SHA = "ab" * 32
 SCORES = {
@@ -55,7 +58,19 @@ def card(
         record(**settings),
     )
     base = base or Base("owner/base@v1", SHA, "apache-2.0")
-    return model_card("me/soup", base, weights, Evaluation(tables))
+    return model_card("me/soup", base, weights, evaluated(weights.record or {}, *tables))
+
+
+def evaluated(
+    record: Mapping[str, Any], *tables: Mapping[str, Any], of_other_step: int | None = None
+) -> Evaluation:
+    """Return the evaluation of a run that published these tables, and two steps of training."""
+    metrics = [{"step": step, "loss": loss} for step, loss in ((0, 0.5), (1, 0.25), (2, 0.375))]
+    recorded = [
+        Table(row["title"], tuple(row["columns"]), tuple(map(tuple, row["rows"]))) for row in tables
+    ]
+    run = RunRecord("dish", "completed", 1.0, record, metrics, recorded, [], [])
+    return Evaluation(run, of_other_step)
 
 
 def front(text: str) -> Any:
@@ -63,7 +78,7 @@ def front(text: str) -> Any:
 
 
 def test_front_matter_describes_the_weights_to_a_hub() -> None:
-    assert front(card(dataset="owner/data:main@v2")) == {
+    assert front(card(tables=(), dataset="owner/data:main@v2")) == {
         "library_name": "peft",
         "pipeline_tag": "text-generation",
         "base_model": "owner/base",
@@ -99,14 +114,17 @@ def test_front_matter_omits_what_is_not_on_a_hub() -> None:
 def test_card_describes_base_training_data_and_scores() -> None:
     text = card(dataset="owner/data")
     for row in (
-        "| base model | `owner/base@v1` |",
+        "| base model | owner/base@v1 |",
         f"| its SHA-256 | {SHA} |",
         "| optimiser steps | 75 |",
         "| LoRA | rank 16, alpha 32, layers attn mlp |",
+        "| its licence | apache-2.0 |",
         f"| train | owner/data | {'cd' * 32} |",
+        "| loss | 0.5 | 0.375 | 0.25 | 2 | 0.5 | 1 |",
+        "| machine.device | cpu |",
         "| test | 200 | exact match | 0.500 [0.431, 0.569] |",
-        "| rendering.chat | `null` |",
-        "| dataset | `owner/data` |",
+        "| rendering.chat | null |",
+        "| dataset | owner/data |",
     ):
         assert row in text
     assert 'AutoPeftModelForCausalLM.from_pretrained("me/soup")' in text
@@ -141,7 +159,7 @@ def test_card_quotes_no_rows_of_the_data() -> None:
 def test_card_names_no_local_folders(value: str) -> None:
     text = card(dataset=value)
     assert "ada" not in text.replace("adapter", "")
-    assert "| dataset | `chats.jsonl` |" in text
+    assert "| dataset | chats.jsonl |" in text
 
 
 def test_card_names_no_folders_inside_other_values() -> None:
@@ -162,9 +180,9 @@ def test_card_names_no_folders_inside_other_values() -> None:
     assert "ada" not in text.replace("adapter", "")
     assert "see log.txt" in text
     assert "**Scores of q.jsonl**" in text
-    assert "`[one.jsonl, two]`" in text
-    assert "| pages.p.r | `s` |" in text
-    assert "`[a.jsonl, [b.jsonl]]`" in text
+    assert "| [one.jsonl, two] |" in text
+    assert "| pages.p.r | s |" in text
+    assert "| [a.jsonl, [b.jsonl]] |" in text
     assert "| 1/2 |" in text
 
 
@@ -181,7 +199,7 @@ def test_split_that_is_a_file_is_named_without_its_folder() -> None:
 
 def test_base_model_in_a_folder_is_named_by_that_folder(tmp_path: Path) -> None:
     text = card(Base(f"path:{tmp_path}/tiny", SHA))
-    assert "| base model | `path:tiny` |" in text
+    assert "| base model | path:tiny |" in text
     assert str(tmp_path) not in text
     assert "PeftModel.from_pretrained(base," in text
     assert public_name("owner/base@v1") == "owner/base@v1"
@@ -217,13 +235,14 @@ def test_no_text_breaks_out_of_the_card(text: str) -> None:
     edited |= {"recipe": text, "facts": facts}
     weights = Weights("run:dish@final", Checkpoint("p", 1, "weights", "e"), "m", "dish", edited)
     base = Base(text.replace(":", ""), text, text)
-    lines = model_card("me/soup", base, weights, Evaluation((table,))).splitlines()
-    titles = ("# soup", "## Evaluation", "## Data", "## Settings", "## How to load it")
-    assert [line for line in lines if line.startswith("#")] == list(titles)
+    lines = model_card("me/soup", base, weights, evaluated(edited, table)).splitlines()
+    titles = ["# soup", "## Evaluation", "## Training", "## Data", "## Settings", "## Provenance"]
+    titles.append("## How to load it")
+    assert [line for line in lines if line.startswith("#")] == titles
     assert lines.count("---") == 2
     bars = 3
     for line in lines[lines.index("# soup") :]:
-        bars = {"## Data": 4, "## Settings": 3}.get(line, bars)
+        bars = {"## Training": 8, "## Data": 4, "## Settings": 3}.get(line, bars)
         assert re.search(r"(?<!\\)\](?=[(\[:])|<(?!/?code>|!-- written by)", line) is None, line
         assert not set(line) & set("\u202e\x9b")
         if line.startswith("|"):
@@ -248,7 +267,7 @@ def test_evaluations_of_every_recipe_are_shown(title: str) -> None:
 
 def test_results_of_other_weights_are_not_shown() -> None:
     weights = Weights("run:dish@50", Checkpoint("a", 50, "weights", "ef" * 32), "a", "dish")
-    text = model_card("me/soup", Base("a"), weights, Evaluation((SCORES,), of_other_step=75))
+    text = model_card("me/soup", Base("a"), weights, evaluated(record(), SCORES, of_other_step=75))
     assert "The run evaluated its final weights, those of step 75, and not these." in text
     assert "exact match" not in text
 
@@ -274,6 +293,50 @@ def test_weights_without_a_run_have_a_card() -> None:
     text = model_card(
         "me/soup", Base("owner/base"), Weights("path:out", "path:out", "path:out"), Evaluation()
     )
-    assert "| base model | `owner/base` |" in text
+    assert "| base model | owner/base |" in text
     assert "Settings" not in text
     assert "Evaluation" not in text
+
+
+def test_hub_reads_the_evaluation_with_intervals() -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    table = {
+        **SCORES,
+        "columns": ["held-out set", "n", "measure", "before", "after", "difference"],
+        "rows": [
+            ["test", "200", "exact match", "0.100 [0.05, 0.15]", "0.500 [0.431, 0.569]", "+0.4"],
+            ["test", "200", "field F1", "0.2 [0.1, 0.3]", "0.6 [0.5, 0.7]", "+0.4 [0.3, 0.5]"],
+            ["/home/ada/rest", "9", "truncated", "3", "1", ""],
+        ],
+    }
+    reward = {
+        "title": "Mean reward, greedily, 95 % intervals",
+        "columns": ["held-out set", "n", "before", "after", "difference"],
+        "rows": [["rest", "9", "-2.0 [-3.0, -1.0]", "-0.5 [-1.0, 0.0]", "+1.5 [1.0, 2.0]"]],
+    }
+    text = card(tables=(table, reward, ANSWERS), dataset="owner/data")
+    data = hub.ModelCard(text).data
+    assert data.model_name == "soup"
+    assert [
+        (result.dataset_name, result.dataset_split, result.metric_name, result.metric_value)
+        for result in data.eval_results
+    ] == [
+        ("owner/data test", "test", "exact match", 0.5),
+        ("owner/data test", "test", "field F1", 0.6),
+        ("owner/data rest", "rest", "Mean reward", -0.5),
+    ]
+    first = data.eval_results[0]
+    assert (first.task_type, first.dataset_type, first.metric_type) == (
+        "text-generation",
+        "owner/data",
+        "exact_match",
+    )
+    assert first.metric_args == {"confidence": 0.95, "interval": [0.431, 0.569], "n": 200}
+    assert hub.ModelCard(str(hub.ModelCard(text))).data.to_dict() == data.to_dict()
+
+
+def test_other_weights_have_no_model_index() -> None:
+    weights = Weights("run:dish@50", Checkpoint("a", 50, "weights", "ef" * 32), "a", "dish")
+    found = evaluated(record(), SCORES, of_other_step=75)
+    assert "model-index" not in front(model_card("me/soup", Base("a"), weights, found))
+    assert "model-index" in front(card())

@@ -146,7 +146,9 @@ def test_evaluation_is_that_of_the_final_weights(
 ) -> None:
     found = evaluation(find_weights(f"run:dish@{at}", trained(blobs), blobs), blobs)
     assert found.of_other_step == other
-    assert any("measure" in table["columns"] for table in found.tables)
+    assert found.run is not None
+    assert any("measure" in table.columns for table in found.run.tables)
+    assert bool(found.tables()) == (other is None)
 
 
 def test_deleted_export_is_not_found(blobs: FakeBlobs) -> None:

@@ -11,7 +11,7 @@ from kitchen.experiments.experiment import ExperimentOutcome
 from kitchen.experiments.ledger import Ledger, Point, Sweep, configuration_digest
 from kitchen.experiments.points import points_table
 from kitchen.experiments.reports.build import build_report
-from kitchen.experiments.reports.content import DataTable, Paragraph, Report, Section
+from kitchen.runs.reports.content import DataTable, Paragraph, Report, Section
 from kitchen.runs.store import read_run, write_run
 from tests.support.evaluated_runs import scored_rows, write_evaluated_run
 

@@ -21,7 +21,13 @@ from kitchen.errors import ConfigError
 from kitchen.experiments.ledger import Ledger, Sweep, configuration_digest
 from kitchen.experiments.ledger import Point as LedgerPoint
 from kitchen.experiments.reports.build import build_report
-from kitchen.experiments.reports.content import (
+from kitchen.experiments.reports.figures import draw, thinned
+from kitchen.experiments.reports.html import render
+from kitchen.experiments.reports.latex import files as latex_files
+from kitchen.experiments.reports.markdown import files as markdown_files
+from kitchen.experiments.reports.notebook import files as notebook_files
+from kitchen.experiments.reports.write import find_renderers, write_report
+from kitchen.runs.reports.content import (
     Answer,
     Answers,
     Curves,
@@ -30,12 +36,6 @@ from kitchen.experiments.reports.content import (
     Report,
     Section,
 )
-from kitchen.experiments.reports.figures import draw, thinned
-from kitchen.experiments.reports.html import render
-from kitchen.experiments.reports.latex import files as latex_files
-from kitchen.experiments.reports.markdown import files as markdown_files
-from kitchen.experiments.reports.notebook import files as notebook_files
-from kitchen.experiments.reports.write import find_renderers, write_report
 from kitchen.runs.store import read_run, write_run
 from tests.support.evaluated_runs import scored_rows, write_evaluated_run
 

@@ -157,7 +157,7 @@ def test_the_card_names_the_base_of_an_adapter(adapter: Path, base: Path, tmp_pa
     hub = FakeHub({})
     publish(find_weights("run:first", training, blobs), "me/soup", training, hub, blobs)
     card = hub.file("me/soup", "README.md").read_text()
-    assert f"| base model | `path:{base.name}` |" in card
+    assert f"| base model | path:{base.name} |" in card
     assert "| trained from | path:adapter |" in card
     assert str(tmp_path) not in card
 

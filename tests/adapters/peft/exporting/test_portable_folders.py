@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from adapters.local.hub import LocalHub
 from kitchen.artifacts.export import Format
 from kitchen.errors import BackendError
+from kitchen.ports.hub import ModelInfo
 from tests.support.export_kitchen import TOKENS, ExportKitchen
 from tests.support.tiny_model import tiny_model
 
@@ -40,11 +43,33 @@ def test_exports_have_a_card_and_no_local_path(
         os.umask(before)
     card = (folder / "README.md").read_text()
     assert f"library_name: {library}\n" in card
-    assert "| base model | `path:base` |" in card
+    assert "| base model | path:base |" in card
     for path in folder.iterdir():
         assert str(tmp_path).encode() not in path.read_bytes()
         if os.name != "nt":
             assert path.stat().st_mode & 0o777 == 0o640
+
+
+class LicensedHub(LocalHub):
+    """A hub that knows the licence of models, unless it is away."""
+
+    away = False
+
+    def info(self, model: str) -> ModelInfo:
+        if self.away:
+            raise BackendError("the hub is away")
+        return replace(super().info(model), license="apache-2.0")
+
+
+def test_a_card_has_the_licence_of_the_base(kitchen: ExportKitchen, tmp_path: Path) -> None:
+    checkpoint = kitchen.train()
+    kitchen.hub = hub = LicensedHub(cache=str(tmp_path / "cache"))
+    for away, folder in ((False, tmp_path / "one"), (True, tmp_path / "two")):
+        hub.away = away
+        kitchen.export(checkpoint, folder, "adapter")
+        card = (folder / "README.md").read_text()
+        assert ("\nlicense: apache-2.0\n" in card) != away
+        assert ("| its licence | apache-2.0 |" in card) != away
 
 
 def test_the_base_model_is_found_beside_the_adapter(kitchen: ExportKitchen, tmp_path: Path) -> None:
@@ -67,4 +92,4 @@ def test_the_base_model_is_found_beside_the_adapter(kitchen: ExportKitchen, tmp_
 def test_a_merged_adapter_folder_names_its_base(kitchen: ExportKitchen, tmp_path: Path) -> None:
     kitchen.export(kitchen.train(), tmp_path / "soup", "adapter")
     kitchen.export(f"path:{tmp_path / 'soup'}", tmp_path / "whole", "merged")
-    assert "| base model | `path:base` |" in (tmp_path / "whole/README.md").read_text()
+    assert "| base model | path:base |" in (tmp_path / "whole/README.md").read_text()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any
 
 from kitchen.runs.history import Point
 
@@ -71,3 +72,17 @@ class Report:
     title: str
     subtitle: str
     sections: Sequence[Section]
+
+
+def with_texts(part: Any, change: Callable[[str], str]) -> Any:
+    """Return a part of a report with each of its texts changed."""
+    if isinstance(part, str):
+        return change(part)
+    if isinstance(part, Mapping):
+        return {with_texts(key, change): with_texts(item, change) for key, item in part.items()}
+    if isinstance(part, list | tuple):
+        return type(part)(with_texts(item, change) for item in part)
+    if is_dataclass(part) and not isinstance(part, type):
+        changed = {key: with_texts(item, change) for key, item in vars(part).items()}
+        return replace(part, **changed)
+    return part

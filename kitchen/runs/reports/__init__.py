@@ -1,0 +1,1 @@
+"""The content of reports and model cards, and what both show of a run."""
