@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeGuard
 
 import structlog
 
@@ -47,13 +47,10 @@ _NOT_METRICS = (*_ROW_KEYS, "seconds")
 
 @dataclass(frozen=True)
 class Value:
-    """A published value on its way to trackers: metrics, or a table if it has a title."""
+    """A published value on its way to trackers."""
 
     at: Position
-    metrics: Mapping[str, float]
-    title: str = ""
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[Any]] = ()
+    published: Metrics | Table | Samples
 
 
 class TrackerGuard:
@@ -74,7 +71,7 @@ class TrackerGuard:
         try:
             self._memory = read_memory(blobs, run.name, name)
         except ConfigError as error:
-            self._give_up(str(error))
+            self.give_up(str(error))
         self._run = replace(run, key=self._memory.get("key") or token_hex(16))
         self._last_offered = self._number
         # values of this process: those that are or were waiting, sent, and sent durably
@@ -121,7 +118,7 @@ class TrackerGuard:
         try:
             self._queue.put_nowait(item)
         except queue.Full:
-            self._give_up(f"{QUEUE_SIZE:,} values were waiting for it")
+            self.give_up(f"{QUEUE_SIZE:,} values were waiting for it")
 
     def wait(self, deadline: float | None) -> None:
         """Wait until the tracker has everything, or a time of the monotonic clock; give it up."""
@@ -129,11 +126,11 @@ class TrackerGuard:
         try:
             done = bool(self._reason) or self._done.wait(timeout)
         except KeyboardInterrupt:  # the run is over, and only its trackers are not
-            self._give_up("the user interrupted it")
+            self.give_up("the user interrupted it")
             return
         if not done and not (self._tracker.hands_over and self._sent == self._offered):
             unsent = self._offered - self._confirmed
-            self._give_up(f"it had not confirmed {unsent:,} values when the run ended")
+            self.give_up(f"it had not confirmed {unsent:,} values when the run ended")
 
     def _work(self) -> None:
         try:
@@ -145,7 +142,7 @@ class TrackerGuard:
             self._remember(self._number, self._tracker.state())
             self._send_all()
         except BaseException as error:  # noqa: BLE001 it must not reach the run
-            self._give_up(mask(describe_error(error)))
+            self.give_up(mask(describe_error(error)))
         finally:
             self._done.set()
 
@@ -175,11 +172,12 @@ class TrackerGuard:
             return None
 
     def _send(self, value: Value) -> None:
-        if value.title:
-            rows = [masked(list(row)) for row in value.rows]
-            self._tracker.table(value.at, mask(value.title), value.columns, rows)
+        if isinstance(value.published, Metrics):
+            metrics = {name: float(number) for name, number in value.published.items()}
+            self._tracker.metrics(value.at, metrics)
         else:
-            self._tracker.metrics(value.at, value.metrics)
+            table = masked(_as_table(value))
+            self._tracker.table(value.at, *table)
         self._sent += 1
 
     def _flush(self, number: int) -> None:
@@ -201,7 +199,7 @@ class TrackerGuard:
                 self._memory = memory
                 self._confirmed = self._sent
 
-    def _give_up(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
         """Send nothing from now on; the reason becomes one line of the log."""
         with self._lock:
             if self._reason or self._done.is_set():
@@ -236,7 +234,12 @@ class Trackers(Observer):
         self._start()
 
     def _start(self) -> None:
-        backlog = list(self._recorded())
+        backlog: list[Value] = []
+        try:
+            backlog += self._recorded()
+        except ConfigError as error:  # lost rows, which the user accepted; others can be sent later
+            for guard in self._guards:
+                guard.give_up(str(error))
         for guard in self._guards:
             guard.start(backlog)
 
@@ -244,10 +247,10 @@ class Trackers(Observer):
         if event.location.loops:
             self._last_step = event.progress.step
         for number, published in enumerate(event.published, event.number):
-            at = Position(number, self._last_step, event.stage.title())
-            if (value := _as_value(at, published)) is not None:
+            if _is_tracked(published):
+                at = Position(number, self._last_step, event.stage.title())
                 for guard in self._guards:
-                    guard.offer(value)
+                    guard.offer(Value(at, published))
 
     def run_ended(self, error: BaseException | None) -> None:
         self.finish(final_status(error), END_SECONDS)
@@ -274,50 +277,46 @@ class Trackers(Observer):
             yield replace(value, at=replace(value.at, step=self._last_step))
 
 
+def _is_tracked(published: Any) -> TypeGuard[Metrics | Table | Samples]:
+    """Return whether trackers get a published value: not facts, and nothing that is empty."""
+    if isinstance(published, Samples):
+        return bool(published.rows)
+    return isinstance(published, Table) or (isinstance(published, Metrics) and bool(published))
+
+
 def _recorded_values(blobs: BlobStore, run: str) -> Sequence[Value]:
     """Return the values in the journals of a run, sorted by number."""
     values = [
-        Value(_position(row), _without(row, _NOT_METRICS))
+        Value(_position(row), Metrics(_without(row, _NOT_METRICS)))
         for row in read_journal(blobs, run, "metrics")
     ]
     for row in read_journal(blobs, run, "tables"):
-        values.append(Value(_position(row), {}, row["title"], row["columns"], row["rows"]))
+        values.append(Value(_position(row), Table(row["title"], row["columns"], row["rows"])))
     samples: dict[int, list[Mapping[str, Any]]] = {}
     for row in read_journal(blobs, run, "samples"):
         samples.setdefault(row["n"], []).append(row)
-    values += [_samples_value(_position(rows[0]), rows) for rows in samples.values()]
+    values += [Value(_position(rows[0]), Samples(tuple(rows))) for rows in samples.values()]
     return sorted(values, key=lambda value: value.at.number)
-
-
-def _without(row: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    return {key: row[key] for key in row if key not in keys}
 
 
 def _position(row: Mapping[str, Any]) -> Position:
     return Position(row["n"], row["step"], row["stage"])
 
 
-def _as_value(at: Position, published: Any) -> Value | None:
-    """Return what trackers get of a published value; None for one that is not for them."""
-    match published:
-        case Metrics() if published:
-            return Value(at, {name: float(value) for name, value in published.items()})
-        case Table(title, columns, rows):
-            return Value(at, {}, title, columns, rows)
-        case Samples(rows) if rows:
-            return _samples_value(at, rows)
-    return None
+def _without(row: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: row[key] for key in row if key not in keys}
 
 
-def _samples_value(at: Position, samples: Sequence[Mapping[str, Any]]) -> Value:
-    """Return samples as a table with a column for each key that any of them has."""
-    first = samples[:MAX_SAMPLES]
-    keys = dict.fromkeys(chain.from_iterable(first))
-    columns = list(_without(keys, _ROW_KEYS))
-    rows = [
-        list({**dict.fromkeys(columns, ""), **_without(row, _ROW_KEYS)}.values()) for row in first
-    ]
-    return Value(at, {}, f"samples of {at.stage}", columns, rows)
+def _as_table(value: Value) -> tuple[str, Sequence[str], Sequence[Sequence[Any]]]:
+    """Return title, columns and rows; samples have a column for each key that any of them has."""
+    if isinstance(value.published, Table):
+        return value.published.title, value.published.columns, value.published.rows
+    assert isinstance(value.published, Samples)
+    samples = [_without(row, _ROW_KEYS) for row in value.published.rows[:MAX_SAMPLES]]
+    columns = list(dict.fromkeys(chain.from_iterable(samples)))
+    empty = dict.fromkeys(columns, "")
+    rows = [list({**empty, **sample}.values()) for sample in samples]
+    return f"samples of {value.at.stage}", columns, rows
 
 
 def _memory_name(run: str, tracker: str) -> str:

@@ -30,6 +30,7 @@ def test_a_tracker_receives_what_a_run_publishes() -> None:
     events = TrackedEvents(tracker)
     events.start()
     events.publish(0, Metrics(loss=2.0), Facts(device="cpu"), TABLE, step=3)
+    events.publish(3, Metrics(), Samples(()))
     events.end()
     assert tracker.numbers == [0, 2]
     assert tracker.tables == [("Scores", [["set", "score"], ["dev", "0.5"]])]
@@ -179,6 +180,24 @@ def test_a_tracker_gets_no_secrets_and_reveals_none(monkeypatch: pytest.MonkeyPa
     [(_, [_, *cells])] = tracker.tables
     assert cells == [["key ***"]] * MAX_SAMPLES
     assert events.outcomes["t0"]["reason"] == "401 for ***"
+
+
+def test_a_damaged_journal_gives_the_tracker_up() -> None:
+    blobs = FakeBlobs()
+    blobs.write("r/metrics.jsonl", b"{\n")
+    events = TrackedEvents(ScriptedTracker(), blobs=blobs)
+    events.start()
+    events.publish(5)
+    events.end()
+    assert "metrics.jsonl has a damaged line" in events.outcomes["t0"]["reason"]
+
+
+def test_a_metric_that_is_no_number_fails_only_the_tracker() -> None:
+    events = TrackedEvents(ScriptedTracker())
+    events.start()
+    events.publish(0, Metrics(loss=None))  # type: ignore[arg-type]
+    events.end()
+    assert events.outcomes["t0"]["state"] == "failed"
 
 
 def test_a_damaged_memory_gives_the_tracker_up() -> None:
