@@ -137,6 +137,7 @@ class Experiment(BaseModel, ABC):
         jobs: int | None = None,
         devices: Sequence[str] = (),
         executor: str = "local",
+        observe: Sequence[str] = (),
         on_change: Listener = bool,
     ) -> ExperimentOutcome:
         """Check every point, then run all of them in processes, as `kitchen sweep` does.
@@ -153,7 +154,7 @@ class Experiment(BaseModel, ABC):
         fixed = {key: value for key, value in (settings or {}).items() if key in cls.model_fields}
         others = {key: value for key, value in (settings or {}).items() if key not in fixed}
         implied = tuple(from_mapping(others, "settings"))
-        run = RunRequest("", (), (), adapters, implied=implied)
+        run = RunRequest("", (), (), adapters, implied=implied, observe=observe)
         request = SweepRequest(run, (), jobs=jobs, devices=tuple(devices), executor=executor)
         request = _with_experiment(cls, request, fixed)
         planned = plan_sweep(request, name or new_run_id(cls.__name__.lower()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ import pytest
 import kitchen
 from adapters.local.blobs import LocalBlobs
 from adapters.trackers.tensorboard import stored_values
+from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.config.request import RunRequest
 from kitchen.errors import BackendError, KitchenError
+from kitchen.experiments.axes import parse_axes
+from kitchen.experiments.ledger import Point
+from kitchen.experiments.sweep import SweepRequest, plan_sweep
 from kitchen.runs.store import read_journal, read_run
 from tests.support.commands import invoke
 from tests.support.installed_trackers import write_entry_points
@@ -77,6 +83,17 @@ def test_a_run_file_names_trackers(here: Path, store: LocalBlobs) -> None:
     assert list(stored_values("b/filed"))
     assert not Path("a").exists()
     assert read_run(store, "filed")["order"]["observers"] == {"tensorboard": {"logdir": "b"}}
+
+
+def test_points_of_a_sweep_are_tracked() -> None:
+    def points(*observe: str) -> Sequence[Point]:
+        adapters = AdapterChoice({"training": "fake"})
+        request = RunRequest("recipes.sl_basic", (), (), adapters, observe=observe)
+        return plan_sweep(SweepRequest(request, parse_axes(["seed=0..1"])), "s").points
+
+    tracked = points("tensorboard:logdir=tb")
+    assert [point.order.observers for point in tracked] == [{"tensorboard": {"logdir": "tb"}}] * 2
+    assert [point.digest for point in tracked] == [point.digest for point in points()]
 
 
 def test_every_mistake_with_trackers_is_reported_with_others() -> None:
