@@ -128,6 +128,15 @@ Devices = Annotated[
         "CUDA_VISIBLE_DEVICES.  [default: every point sees all]",
     ),
 ]
+MemoryPerPoint = Annotated[
+    str,
+    typer.Option(
+        "--memory-per-point",
+        metavar="SIZE",
+        help="Memory of this machine that a point needs, such as 4GiB: a point waits until it fits "
+        "beside the running ones.  [default: only --jobs limits points]",
+    ),
+]
 ExecutorName = Annotated[
     str,
     typer.Option(
@@ -177,6 +186,7 @@ def start(
     draw_seed: DrawSeed = 0,
     jobs: Jobs = None,
     devices: Devices = "",
+    memory_per_point: MemoryPerPoint = "",
     executor: ExecutorName = "local",
     name: Name = None,
     dry_run: DryRun = False,
@@ -194,16 +204,15 @@ def start(
 ) -> None:
     """Run a recipe with every combination of the values of its axes.
 
-    Every point is checked before the first is run. The exit code is 0 if all points completed, 1 if
-    one failed, and 130 if the sweep was stopped; `kitchen sweep resume` continues it.
+    All are checked before one runs. Exit codes: 0: all completed, 1: one failed, 130: stopped.
     """
+    points = _Points(over or (), random, optuna, maximise, minimise, draw_seed)
+    places = _Places(jobs, devices, memory_per_point, executor)
 
     def command() -> int:
         adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
-        points = _Points(over or (), random, optuna, maximise, minimise, draw_seed)
         run = run_request(recipe, settings, config, adapters, strict, observe)
-        request = points.request(run, jobs, devices, executor)
-        return _start(request, name, dry_run=dry_run, json=json)
+        return _start(points.request(run, places), name, dry_run=dry_run, json=json)
 
     exit_with(command, debug=debug)
 
@@ -225,12 +234,10 @@ class _Points:
     minimise: str | None
     draw_seed: int
 
-    def request(
-        self, run: RunRequest, jobs: int | None, devices: str, executor: str
-    ) -> SweepRequest:
+    def request(self, run: RunRequest, places: _Places) -> SweepRequest:
         from kitchen.experiments.axes import parse_axes
         from kitchen.experiments.search import find_objective, find_search
-        from kitchen.experiments.sweep import SweepRequest, device_ids
+        from kitchen.experiments.sweep import SweepRequest, device_ids, memory_size
 
         axes = parse_axes(self.over)
         objective = find_objective(self.maximise, self.minimise)
@@ -240,10 +247,21 @@ class _Points:
             random=self.random,
             seed=self.draw_seed,
             search=find_search(self.optuna, objective, self.draw_seed, axes),
-            jobs=jobs,
-            devices=device_ids(devices),
-            executor=executor,
+            jobs=places.jobs,
+            devices=device_ids(places.devices),
+            executor=places.executor,
+            memory_per_point=memory_size(places.memory_per_point),
         )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The options that say where points run, and how many at a time."""
+
+    jobs: int | None
+    devices: str
+    memory_per_point: str
+    executor: str
 
 
 @sweep_app.command(

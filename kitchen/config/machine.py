@@ -25,3 +25,16 @@ def memory() -> Mapping[str, int]:
         name: int(lines[field].split()[0]) * 1024
         for name, field in (("memory", "MemTotal"), ("free memory", "MemAvailable"))
     }
+
+
+def free_memory() -> int | None:
+    """Return the memory in bytes that processes can still use; None if the system does not say.
+
+    The limit of a container is not considered.
+    """
+    return memory().get("free memory")
+
+
+def gib(count: int) -> str:
+    """Return a number of bytes as text, such as "4.0 GiB"."""
+    return f"{count / 2**30:,.1f} GiB"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.config.machine import free_memory, gib
 from kitchen.config.trust import check_trusted_order
 from kitchen.errors import ConfigError
 from kitchen.experiments.executors import Executor, Job, find_executor
@@ -35,8 +36,8 @@ class _Deaths:
 class Driver:
     """Runs the points of a sweep until all have completed or failed, or it is asked to stop.
 
-    `on_change` receives the status of a point when its process starts or ends, or if
-    another process uses its run; `on_stop` is called when the driver begins to stop.
+    `on_change` receives the status of a point when its process starts or ends, or if it waits for
+    memory or for another process; `on_stop` is called when the driver begins to stop.
     """
 
     ledger: Ledger
@@ -49,6 +50,8 @@ class Driver:
     on_stop: Callable[[], object] = bool
     devices: Sequence[str] = ()  # GPUs, of which each point sees one; empty: every point sees all
     proposer: Proposer | None = None  # of the further points of a search
+    memory_per_point: int = 0  # bytes of this machine that a point needs; 0: not known
+    free_memory: Callable[[], int | None] = free_memory
     stopping: bool = False
     _problem: ConfigError | None = None  # ends the sweep once its points have stopped
     _signals: int = 0  # requests to stop that the running points have received
@@ -58,6 +61,8 @@ class Driver:
     # claims on the run of a point before its job was started, by digest
     _earlier_claims: dict[str, Collection[str]] = field(default_factory=dict)
     _deaths: dict[str, _Deaths] = field(default_factory=dict)
+    _memory: int = 0  # bytes that were free when no point ran, for all points together
+    _short_of_memory: str = ""  # digest of the point that waits for memory
 
     def run(self, *, retry_failed: bool = False) -> Sequence[PointStatus]:
         """Run all points that have not ended; raises InUse if another driver is at work."""
@@ -73,7 +78,7 @@ class Driver:
                 self._propose()
                 self._start_jobs()
                 self._reap()
-                if self._running:
+                if self._running or self._short_of_memory:
                     time.sleep(_POLL_SECONDS)
             if self._problem is not None:
                 raise self._problem
@@ -130,7 +135,7 @@ class Driver:
         self.on_change(replace(status, reason=by))
 
     def _start_jobs(self) -> None:
-        while self._queue and len(self._running) < self.jobs:
+        while self._queue and len(self._running) < self.jobs and self._has_memory():
             point = self._queue.pop(0)
             command = worker_command(self.ledger.name, point, self.adapters, self.options)
             environment = dict.fromkeys(_THREADS, str(self.threads))
@@ -147,6 +152,27 @@ class Driver:
                 ) from error
             self._running[point.digest] = (point, job)
             self.on_change(PointStatus(point, "running"))
+
+    def _has_memory(self) -> bool:
+        """Return whether the next point fits beside the running ones, which may still grow."""
+        self._short_of_memory, earlier = "", self._short_of_memory
+        free = self.free_memory() if self.memory_per_point else None
+        if free is None:
+            return True
+        if not self._running:
+            self._memory = free
+        needed = (len(self._running) + 1) * self.memory_per_point
+        if needed <= self._memory and self.memory_per_point <= free:
+            return True
+        point = self._queue[0]
+        self._short_of_memory = point.digest
+        if earlier != point.digest:
+            reason = (
+                f"waiting for memory: with this point, {gib(needed)} are needed; "
+                f"{gib(self._memory)} were free before points ran, and {gib(free)} are free now"
+            )
+            self.on_change(PointStatus(point, "waiting", reason))
+        return False
 
     def _free_device(self) -> str:
         """Return the device with the fewest running points; "" if the sweep names none."""
@@ -251,6 +277,7 @@ def driver_of(
         on_stop,
         sweep.devices,
         Proposer(ledger, sweep.search, options.trust) if sweep.search else None,
+        sweep.memory_per_point,
     )
 
 

@@ -57,6 +57,7 @@ class Sweep:
     experiment: str = ""  # "experiments:Weights"
     compare_by: str = ""  # the axis by whose values an experiment compares its runs
     measures: Sequence[str] = ()  # the metrics that it compares
+    memory_per_point: int = 0  # bytes of this machine that a point needs; 0: not known
     search: Search | None = None  # how points are proposed; None: all points are known
 
     def count(self) -> int:

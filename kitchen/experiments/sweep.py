@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.adapters import PORTS
 from kitchen.config.discovery import import_path
+from kitchen.config.machine import free_memory, gib, memory
 from kitchen.config.order import Order
 from kitchen.config.request import Problems, RunRequest, resolve_request
 from kitchen.config.sources import Setting, from_arguments
@@ -58,6 +61,7 @@ class SweepRequest:
     jobs: int | None = None  # None: as many as there are devices, or 1
     devices: Sequence[str] = ()  # GPUs that the points share
     executor: str = "local"
+    memory_per_point: int = 0  # bytes of this machine; 0: not known
     recipes: PointRecipes | None = None
 
 
@@ -76,6 +80,7 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     _check_axes(request)
     executor = find_executor(request.executor)
     _check_devices(request, executor)
+    _check_memory(request)
     combinations = list(_combinations(request))
     count = request.search.points if request.search else len(combinations)
     points: list[Point] = []
@@ -124,6 +129,19 @@ def device_ids(text: str) -> Sequence[str]:
     if not all(ids) or len(set(ids)) < len(ids):
         raise ConfigError(f"--devices {text}: name each GPU once, as in 0,1")
     return ids
+
+
+def memory_size(text: str) -> int:
+    """Return the bytes of a size such as 4GiB; 0 for an empty text. Raises ConfigError."""
+    if not text:
+        return 0
+    try:
+        size = TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError:
+        size = ByteSize(0)
+    if size <= 0 or not text[-1].isalpha():
+        raise ConfigError(f"--memory-per-point {text}: write a size with its unit, such as 4GiB")
+    return size
 
 
 def store_of(order: Order) -> AdapterChoice:
@@ -189,6 +207,7 @@ def _sweep(
         experiment=recipes.experiment if recipes else "",
         compare_by=recipes.compare_by if recipes else "",
         measures=tuple(recipes.measures) if recipes else (),
+        memory_per_point=request.memory_per_point,
         search=request.search,
     )
 
@@ -222,6 +241,26 @@ def _check_devices(request: SweepRequest, executor: Executor) -> None:
         raise ConfigError(
             f"--devices {','.join(request.devices)}: the executor {request.executor!r} gives each "
             "point its GPUs; leave out --devices"
+        )
+
+
+def _check_memory(request: SweepRequest) -> None:
+    """Raise ConfigError for a memory per point that this machine cannot know or does not have."""
+    if not request.memory_per_point:
+        return
+    option = f"--memory-per-point {gib(request.memory_per_point)}"
+    if request.executor != "local":
+        raise ConfigError(
+            f"{option}: only points on this machine wait for memory, and not those of the executor "
+            f"{request.executor!r}; leave it out"
+        )
+    if free_memory() is None:
+        raise ConfigError(
+            f"{option}: this system does not report its free memory; limit --jobs instead"
+        )
+    if request.memory_per_point > memory()["memory"]:
+        raise ConfigError(
+            f"{option}: no point would ever start, for this machine has {gib(memory()['memory'])}"
         )
 
 

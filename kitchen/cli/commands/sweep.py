@@ -155,6 +155,8 @@ class _Report:
             print_wrapped(self._out, f"{head} completed in {clock(status.seconds)}  {metrics}")
         elif status.state == "failed":
             print_wrapped(self._out, f"{head} failed: {status.reason}", style="red")
+        elif status.state == "waiting" and status.reason:
+            print_wrapped(self._out, f"{head} {status.reason}")
         elif self._stopping:
             print_wrapped(self._out, f"{head} stopped")
         else:

@@ -14,7 +14,7 @@ from kitchen.errors import ConfigError
 from kitchen.experiments.driver import Driver, request_stop
 from kitchen.experiments.executors import find_executor
 from kitchen.experiments.ledger import Ledger, Point, PointStatus, Sweep, configuration_digest
-from kitchen.experiments.sweep import device_ids
+from kitchen.experiments.sweep import device_ids, memory_size
 from kitchen.experiments.worker import WorkerOptions
 from kitchen.runs.lock import InUse, lease
 from tests.support.sweeps import Scripted, record
@@ -206,6 +206,39 @@ def test_points_share_the_devices() -> None:
     # the devices of points 2 and 4 are free again
     assert executor.devices == ["0", "1", "2", "1", "1"]
     assert drive(ledger(1), lambda point: -11)[0].devices == ["all"] * 3
+
+
+def test_points_wait_for_memory() -> None:
+    of = ledger(4)
+    free = iter([10, 6, 6, 3, 9, 9, 9, 9, 9, 9])
+    waits: list[int] = []
+
+    def behave(point: Point) -> int | None:
+        if point.number == 1:  # it runs until another one waits
+            return None
+        record(of, point, "completed")
+        return 0
+
+    executor = Scripted(of, behave)
+
+    def on_change(status: PointStatus) -> None:
+        if status.state == "waiting":
+            waits.append(status.point.number)
+            record(of, of.points()[0], "completed")
+            executor.jobs[0].code = 0
+
+    driver = Driver(of, executor, 4, 2, STORE, WorkerOptions(), on_change)
+    driver.memory_per_point, driver.free_memory = 4, lambda: next(free)
+    driver.run()
+    # 10 bytes have room for two points, of which the first runs on; 3 bytes for none
+    assert executor.started == [1, 2, 3, 4]
+    assert waits == [3]
+
+
+@pytest.mark.parametrize("text", ["4", "lots", "-1GiB"])
+def test_wrong_sizes_of_memory_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="such as 4GiB"):
+        memory_size(text)
 
 
 def test_devices_are_named_once() -> None:
