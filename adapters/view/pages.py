@@ -110,7 +110,8 @@ def run(name: str, view: RunView, tables: Rows) -> Html:
         return _page(name, head, where, links, part, *details)
     pause = tag("button", "Pause", id="pause", type="button", aria_pressed="false", hidden=True)
     note = tag("p", id="note", class_="dim", role="status")
-    return _page(name, head, where, links, pause, note, part, *details, script=True)
+    hint = tag("noscript", tag("p", "Without JavaScript, load the page again to see what is new."))
+    return _page(name, head, where, links, pause, note, hint, part, *details, script=True)
 
 
 def live(view: RunView) -> Html:
