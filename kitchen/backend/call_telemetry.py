@@ -41,11 +41,13 @@ class CallSpan:
         """Make this the current span in a block, without ending it."""
         return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
 
-    def describe_sampling(self, call: PortCall, settings: Mapping[str, Any]) -> None:
-        """Add the `gen_ai` attributes of a call of `Sampler.sample`."""
+    def describe_sampling(self, call: PortCall, settings: Mapping[str, Any], module: str) -> None:
+        """Add the `gen_ai` attributes of a call of `Sampler.sample`; `module` is the sampler's."""
         attributes = {_SAMPLING[name]: settings[name] for name in _SAMPLING if name in settings}
         stops = [stop for stop in settings.get("stop", ()) if isinstance(stop, str)]
         attributes["gen_ai.operation.name"] = "text_completion"
+        # the adapter, such as "tinker", or the package of one that is installed
+        attributes["gen_ai.provider.name"] = module.removeprefix("adapters.").partition(".")[0]
         attributes |= {"gen_ai.request.model": call.model} if call.model else {}
         attributes |= {"gen_ai.request.stop_sequences": stops} if stops else {}
         self._span.set_attributes(attributes)

@@ -165,7 +165,7 @@ def _begin(
     span = CallSpan(tracer, row) if tracer else None
     samples = verb == "sample" and Sampler in kind.__mro__
     if span and samples:
-        span.describe_sampling(row, kwargs)
+        span.describe_sampling(row, kwargs, type(port._value).__module__)
     return _CallUnderWay(row, span, port._ports.ended, samples, time.perf_counter())
 
 

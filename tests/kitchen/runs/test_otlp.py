@@ -42,6 +42,7 @@ def test_run_is_exported_to_a_collector(tmp_path: Path) -> None:
     assert sampling[0] | {"kitchen.stage": "EvaluateBase"} == sampling[0]
     wanted = {
         "gen_ai.operation.name": "text_completion",
+        "gen_ai.provider.name": "fake",
         "gen_ai.request.model": "packaged:smollm2-135m-instruct",
         "gen_ai.request.max_tokens": 5,
         "gen_ai.request.temperature": 0.0,
