@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from kitchen.errors import BackendError
 from kitchen.runs.tracker import Position, TrackedRun, Tracker
 
 _FINISH_SECONDS = 30.0  # that the end of the process waits for the upload; the rest stays on disk
+_HUNG_SECONDS = 0.1  # the same where W&B has not even started the run
 _EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 130}
 # the files are LevelDB logs: blocks of records with a header of CRC, length and kind
 _BLOCK = 32 * 1024
@@ -50,12 +53,14 @@ class WandbTracker(Tracker):
         self._mode: Any = mode
         self._dir = dir
         self._run: Any = None
+        self._exit: _ExitLimit
         self._held: set[int] = set()  # steps of rows in offline files of earlier attempts
 
     def prepare(self, state: Mapping[str, Any]) -> None:
         import wandb
 
         settings = wandb.setup(wandb.Settings(silent=True)).settings
+        self._exit = _ExitLimit()
         self._project = state.get("project") or self._project
         self._project = self._project or settings.project or default_project("WANDB_PROJECT")
         self._entity = state.get("entity") or self._entity or settings.entity or ""
@@ -75,6 +80,7 @@ class WandbTracker(Tracker):
         import wandb
 
         self._held = set(offline_steps(self._dir, run.key))
+        self._exit.start(_HUNG_SECONDS)
         self._run = wandb.init(
             project=self._project,
             entity=self._entity or None,
@@ -88,6 +94,7 @@ class WandbTracker(Tracker):
             reinit="create_new",  # other runs of this process go on
             settings=wandb.Settings(**_settings()),
         )
+        self._exit.seconds = _FINISH_SECONDS
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -114,6 +121,45 @@ class WandbTracker(Tracker):
         self._run.finish(exit_code=_EXIT_CODES[status])
         if self._mode == "offline":
             _wait_until_written(Path(self._run.settings.sync_file))
+        self._exit.cancel()
+
+
+class _ExitLimit:
+    """Limits how long the end of the process waits for W&B.
+
+    W&B's own hook waits without a limit, for example for a server that does not answer. Its files
+    stay on the disk for `wandb sync`.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = _FINISH_SECONDS
+        self._exiting = threading.Event()
+        self._cancelled = False
+        self._closed = threading.Event()
+
+    def start(self, seconds: float) -> None:
+        """Set the limit from now on; a thread cannot be started at the exit itself."""
+        self.seconds = seconds
+        threading.Thread(target=self._close, name="W&B exit", daemon=True).start()
+        atexit.register(self._wait)  # later than W&B's hook, so that it is called before it
+
+    def cancel(self) -> None:
+        """Leave the exit to W&B, which has nothing left to do."""
+        self._cancelled = True
+        atexit.unregister(self._wait)
+        self._exiting.set()
+
+    def _wait(self) -> None:
+        self._exiting.set()
+        self._closed.wait(self.seconds)
+
+    def _close(self) -> None:
+        import wandb
+
+        self._exiting.wait()
+        if not self._cancelled:
+            wandb.teardown()
+        self._closed.set()
 
 
 def _settings() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tests.support.tracked_points import stored_points
 from tests.support.tracked_victim import STEPS
 
 pytestmark = pytest.mark.slow
+SECRET = "a1b2c3d4" * 5
 TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow")
 Program = Callable[..., int]
 
@@ -27,11 +29,13 @@ Program = Callable[..., int]
 def program(tmp_path: Path) -> Program:
     """Runs Python in an empty folder, with the trackers installed."""
     installed = write_entry_points(tmp_path / "installed")
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{installed}"}
 
     def run(*arguments: str) -> int:
         command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{installed}"}
+        # W&B by itself would wait 90 s for a server that does not answer
+        done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, timeout=80)
+        return done.returncode
 
     return run
 
@@ -67,3 +71,19 @@ def test_runs_of_one_process_share_no_point(tracker: str, program: Program, tmp_
     assert program("-m", "tests.support.tracked_victim", tracker, "both") == 0
     for run in ("a", "b"):
         check_points(tracker, tmp_path, run)
+
+
+def test_a_server_that_never_answers_does_not_hold_the_process(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts, and never reads
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+        options = ("--training", "fake", "max_steps=4", "evaluation.max_tokens=4", "--name", "r")
+        run = ("-m", "kitchen.cli", "run", "recipes.sl_basic", *options, "--observe", "wandb")
+        assert program(*run) == 0
+    record = read_run(LocalBlobs(str(tmp_path / "runs")), "r")
+    assert record["status"] == "completed"
+    assert record["trackers"]["wandb"]["state"] == "failed"
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
