@@ -214,7 +214,10 @@ def _connect() -> None:
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = f"RAY_ADDRESS={address}" if address else "this machine"
-        raise BackendError(f"no Ray cluster on {where}: {error}") from error
+        raise BackendError(
+            f"no Ray cluster on {where}: {error}; if the cluster requires a token, set "
+            "RAY_AUTH_MODE=token, and the token as Ray's documentation says"
+        ) from error
 
 
 def _check_listens(address: str) -> None:

@@ -118,7 +118,7 @@ def _range_axis(text: str, key: str, values: str) -> Axis:
         problem = (
             f"{scale!r} is no scale; {did_you_mean(scale, _SCALES)}"
             if scale
-            else (f"{values} has values without end, and a sweep draws some of them")
+            else f"{values} is a range to draw from, and needs a scale"
         )
         raise ConfigError(
             f"--over {text}: {problem}; write {key}={first}..{last}:log to draw every order of "
