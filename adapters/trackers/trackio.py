@@ -10,7 +10,8 @@ from adapters.trackers.names import cells, configuration, default_project
 from kitchen.errors import BackendError
 from kitchen.runs.tracker import Position, TrackedRun, Tracker
 
-# names that trackio uses itself: the underscore in front is its own convention
+_LEVELS = {"completed": "info", "interrupted": "warn", "failed": "error"}
+# names that trackio uses itself: the underscores in front are its own convention
 _RESERVED = ("project", "run", "timestamp", "step", "time", "metrics")
 
 
@@ -28,6 +29,7 @@ class TrackioTracker(Tracker):
         self._run: TrackedRun
         self._configuration: dict[str, Any] = {}
         self._rows: list[tuple[Position, dict[str, Any]]] = []  # not stored yet
+        self._last_step = 0
 
     def prepare(self, state: Mapping[str, Any]) -> None:
         self._project = state.get("project") or self._project or default_project("TRACKIO_PROJECT")
@@ -64,6 +66,8 @@ class TrackioTracker(Tracker):
 
     def flush(self) -> bool:
         self._store(self._rows)
+        if self._rows:
+            self._last_step = self._rows[-1][0].step
         self._rows = []
         return True
 
@@ -82,5 +86,16 @@ class TrackioTracker(Tracker):
         )
 
     def close(self, status: str) -> None:
-        self._configuration["kitchen"]["status"] = status
-        self._store(self._rows)
+        """Store the status as an alert: trackio has no status of runs."""
+        from trackio.sqlite_storage import SQLiteStorage
+
+        SQLiteStorage.bulk_alert(
+            self._project,
+            self._run.name,
+            titles=[f"run {status}"],
+            texts=[None],
+            levels=[_LEVELS[status]],
+            steps=[self._last_step],
+            alert_ids=[f"{self._run.key}-{status}"],
+            run_id=self._run.key,
+        )

@@ -188,11 +188,16 @@ def offline_steps(folder: str, key: str) -> Iterator[int]:
 
 def offline_rows(folder: str, key: str) -> Iterator[dict[str, Any]]:
     """Yield the rows in the offline files of a run, in order."""
+    for record in offline_records(folder, key):
+        if record.HasField("history"):
+            items = record.history.item
+            yield {_key(item): json.loads(item.value_json) for item in items}
+
+
+def offline_records(folder: str, key: str) -> Iterator[Any]:
+    """Yield W&B's records in the offline files of a run, in order."""
     for path in sorted(Path(folder).glob(f"wandb/offline-run-*-{key}*/run-{key}.wandb")):
-        for record in _file_records(path):
-            if record.HasField("history"):
-                items = record.history.item
-                yield {_key(item): json.loads(item.value_json) for item in items}
+        yield from _file_records(path)
 
 
 def _key(item: Any) -> str:

@@ -12,9 +12,15 @@ import pytest
 
 from kitchen.runs.tracker import Position, TrackedRun, Tracker
 from tests.support.commands import in_folder
-from tests.support.tracked_points import stored_points, tracker_settings
+from tests.support.tracked_points import stored_points, stored_summary, tracker_settings
 
 KEYS = {"a": "0a" * 16, "b": "0b" * 16}
+STATUS = {
+    "tensorboard": "completed",
+    "trackio": "run completed",
+    "wandb": "0",
+    "mlflow": "FINISHED",
+}
 TRACKERS = [
     "tensorboard",
     "trackio",
@@ -93,3 +99,6 @@ def test_two_runs_of_a_process_share_no_row(name: str, folder: Path) -> None:
     for run, first in (("a", 0), ("b", 10)):
         points = stored_points(name, folder, run, KEYS[run], "loss")
         assert [step for step, _ in points] == list(range(first, first + 4))
+        learning_rate, status = stored_summary(name, folder, run, KEYS[run])
+        assert float(learning_rate) == 1e-4
+        assert status == STATUS[name]
