@@ -58,7 +58,8 @@ def _analysis(sweep: Sweep, done: Sequence[PointStatus]) -> Iterator[Block]:
         f"Each run counts as one value of a measure. The {_test_name(compared)} test asks whether "
         f"any values of {by} differ, with Holm's correction for the measures. If they do, Dunn's "
         "test finds the pairs, with Holm's correction for the pairs of a measure. A positive "
-        "difference or Cliff's delta says that the second value of a pair has the larger measure."
+        "difference or Cliff's delta says that the second value of a pair has the larger measure. "
+        "Student's t interval of the mean of few runs may end outside the range of a share."
     )
     others = [axis for axis in sweep.axes if axis not in (by, "seed")]
     if others:
@@ -132,7 +133,7 @@ def _sensitivity(found: LevelComparison) -> str:
         return ""
     return (
         f" The smallest difference of two values that these runs would show with a power of "
-        f"{POWER:.0%} is {found.detectable:.3g}."
+        f"{100 * POWER:.0f} % is {found.detectable:.3g}."
     )
 
 
