@@ -13,7 +13,12 @@ from kitchen.errors import BackendError
 
 DISTRIBUTION = "crucible-kitchen"
 _DEVELOPMENT_EXTRAS = ("dev", "bench", "docs")
-_IMPORT_NAMES = {"mlflow_skinny": "mlflow"}  # where they differ from the distribution's
+# where they differ from the distribution's
+_IMPORT_NAMES = {
+    "mlflow_skinny": "mlflow",
+    "opentelemetry_exporter_otlp_proto_http": "opentelemetry.exporter.otlp.proto.http",
+    "opentelemetry_sdk": "opentelemetry.sdk",
+}
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*\bextra\s*==\s*['\"]([\w-]+)['\"])?")
 
 
@@ -55,7 +60,7 @@ def check_tracker_installed(name: str, tracker: Any) -> None:
 def missing_packages(adapter: Any) -> tuple[str, str]:
     """Return the packages that an adapter lacks, and what pip has to install for them."""
     packages = required_packages(adapter)
-    missing = [package for package in packages if find_spec(package) is None]
+    missing = list(filter(_is_missing, packages))
     return ", ".join(missing), extra_for(packages) or " ".join(missing)
 
 
@@ -64,10 +69,17 @@ def extras() -> Sequence[Extra]:
     result = []
     for extra, packages in _packages_by_extra().items():
         name = f"{DISTRIBUTION}[{extra}]"
-        missing = tuple(sorted(package for package in packages if find_spec(package) is None))
+        missing = tuple(sorted(filter(_is_missing, packages)))
         command = f"pip install {_quoted(name)}"
         result.append(Extra(name, tuple(sorted(packages)), missing, command))
     return result
+
+
+def _is_missing(package: str) -> bool:
+    try:
+        return find_spec(package) is None
+    except ModuleNotFoundError:  # of the package around it
+        return True
 
 
 def extra_for(packages: Sequence[str]) -> str:

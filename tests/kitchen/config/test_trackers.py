@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kitchen.config.adapter_choice import AdapterChoice
+from kitchen.config.extras import extra_for, extras
 from kitchen.config.order import Order
 from kitchen.config.request import RunRequest, resolve_request
 from kitchen.config.run_files import read_run_files
@@ -82,8 +83,6 @@ def test_a_missing_package_is_an_error_with_its_extra(
 
 
 def test_packages_of_trackers_are_those_of_an_extra() -> None:
-    from kitchen.config.extras import extra_for
-
     for name, tracker in build_trackers({name: {} for name in ("wandb", "mlflow")}).items():
         assert extra_for(tracker.packages) == f"crucible-kitchen[{name}]"
 
@@ -122,3 +121,8 @@ def test_a_resumed_run_keeps_its_trackers_and_adds_others() -> None:
     assert more.observers == {"wandb": {"project": "soup"}, "trackio": {}}
     with pytest.raises(ConfigError, match="'wandb' of this run has other settings"):
         with_trackers(order, ["wandb:project=stew"], "--observe")
+
+
+def test_extras_know_what_their_packages_are_imported_as() -> None:
+    installed = {extra.name: extra.missing for extra in extras()}
+    assert [name for name in ("mlflow", "otlp") if installed[f"crucible-kitchen[{name}]"]] == []
