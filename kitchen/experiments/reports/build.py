@@ -133,7 +133,10 @@ def _comparison(
 
 
 def _summary(report: ComparisonReport, groups: Sequence[ReportedGroup]) -> Iterator[Block]:
-    """Yield a sentence for each group compared with the first, or a table if there are many."""
+    """Yield a sentence for each group compared with the first, or a table if there are many.
+
+    Reports have no margin, so that no verdict is "same".
+    """
     baseline = report.pairs[0].first
     pairs: dict[str, list[ComparedPair]] = {}
     for pair in report.pairs:
@@ -153,14 +156,20 @@ def _summary(report: ComparisonReport, groups: Sequence[ReportedGroup]) -> Itera
                 sentence = f"T{sentence[1:]}"
             yield Paragraph(sentence, strong=True)
     else:
-        better = sum(_has(compared, "better") for compared in pairs.values())
-        worse = sum(_has(compared, "worse") for compared in pairs.values())
-        yield Paragraph(
-            f"Of {len(pairs)} groups, {better} are better than {baseline} on at least one measure, "
-            f"and {worse} are worse.",
-            strong=True,
-        )
+        yield Paragraph(_many(baseline, pairs), strong=True)
         yield _summary_table(baseline, pairs)
+
+
+def _many(baseline: str, pairs: Mapping[str, Sequence[ComparedPair]]) -> str:
+    """Return the sentence on many groups, each compared with the first."""
+    better = sum(_has(compared, "better") for compared in pairs.values())
+    worse = sum(_has(compared, "worse") for compared in pairs.values())
+    if better or worse:
+        return (
+            f"Of {len(pairs)} groups, {better} are better than {baseline} on at least one measure, "
+            f"and {worse} are worse."
+        )
+    return f"Cannot tell whether any of {len(pairs)} groups is better or worse than {baseline}."
 
 
 def _has(compared: Sequence[ComparedPair], verdict: Verdict) -> bool:
@@ -194,7 +203,7 @@ def _sentence(first: str, second: str, compared: Sequence[ComparedPair]) -> str:
 
 def _summary_table(baseline: str, pairs: Mapping[str, Sequence[ComparedPair]]) -> DataTable:
     """Return the number of measures on which each group is better or worse than the baseline."""
-    verdicts: Sequence[Verdict] = ("better", "worse", "same", "cannot tell")
+    verdicts: Sequence[Verdict] = ("better", "worse", "cannot tell")
     rows = []
     for name, compared in pairs.items():
         counts = Counter(pair.comparison.verdict for pair in compared if pair.comparison)
@@ -212,8 +221,6 @@ def _summary_of_one(pair: ComparedPair, found: Comparison) -> str:
     of = f"{pair.measure} of {pair.set}: {found.difference.format(3, sign=True)}, {p_value}"
     if found.verdict == "cannot tell":
         return f"Cannot tell whether {second} is better or worse than {first} on {of}."
-    if found.verdict == "same":
-        return f"{second} and {first} are the same within the margin on {of}."
     return f"{second} is {found.verdict} than {first} on {of}."
 
 
@@ -221,17 +228,13 @@ def _summary_of_several(first: str, second: str, found: Sequence[Comparison]) ->
     counts = Counter(each.verdict for each in found)
     [(verdict, count), *others] = counts.most_common()
     if others:
-        parts = [
-            f"{kind} on {counts[kind]}" for kind in ("better", "worse", "same") if counts[kind]
-        ]
+        parts = [f"{kind} on {counts[kind]}" for kind in ("better", "worse") if counts[kind]]
         unclear = counts["cannot tell"]
         more = f"; on {unclear} the data cannot tell" if unclear else ""
         return f"{second} against {first}, on {len(found)} measures: {', '.join(parts)}{more}."
     if verdict == "cannot tell":
         of = f"{second} is better or worse than {first}"
         return f"Cannot tell on any of {count} measures whether {of}."
-    if verdict == "same":
-        return f"{second} and {first} are the same within the margin on all {count} measures."
     largest = format_p(max(each.p_corrected for each in found))
     measures = f"all {count} measures (corrected, the largest {largest})"
     return f"{second} is {verdict} than {first} on {measures}."

@@ -140,6 +140,25 @@ def test_equal_runs_have_no_winner() -> None:
     assert strong(build_report(blobs, ["a", "b"]))[0].startswith("Cannot tell whether b is better")
 
 
+@pytest.mark.parametrize(
+    "scores, verdict",
+    [
+        ([0.0] * 30, "Cannot tell whether any of 4 groups is better or worse than run0."),
+        (
+            [1.0] * 30,
+            "Of 4 groups, 4 are better than run0 on at least one measure, and 0 are worse.",
+        ),
+    ],
+)
+def test_many_runs_have_one_verdict(scores: Sequence[float], verdict: str) -> None:
+    blobs = FakeBlobs()
+    names = [f"run{number}" for number in range(5)]
+    for name in names:
+        after = [0.0] * 30 if name == "run0" else scores
+        write_evaluated_run(blobs, name, scored_rows(after))
+    assert strong(build_report(blobs, names))[-1] == verdict
+
+
 def test_a_run_without_an_evaluation_has_a_reason() -> None:
     blobs = FakeBlobs()
     write_evaluated_run(blobs, "plain", [], status="failed", reason="the disk is full")
