@@ -200,7 +200,7 @@ def resume(
     """Resume a run where it stopped and return at once; a completed run is over immediately.
 
     Recipe, settings, adapters and trackers come from the run's record; pass a class or objects for
-    those that cannot be rebuilt. Raises NotTrusted for code that only `trust=True` loads from it.
+    what cannot be rebuilt. Raises NotTrusted for code that only `trust=True` loads from it.
     """
     store, order, summary = _read_recorded(run, blobs, runs, observe)
     given = _without_none(training=training, datasets=datasets, hub=hub, blobs=blobs)

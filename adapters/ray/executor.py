@@ -39,9 +39,9 @@ os.execvp(sys.argv[2], sys.argv[2:])
 class RayExecutor:
     """Starts each point as a process of a Ray cluster: `--executor ray` or `'ray: gpus=1'`.
 
-    The cluster is the one of the environment variable RAY_ADDRESS, or without it a new one on this
-    machine, which ends with this process. All of its machines see the folder of the sweep, its
-    runs, and this Python at the same paths. `cpus` and `gpus` are the resources of each point.
+    The environment variable RAY_ADDRESS names the cluster. Without it, a new one is started on this
+    machine, and ends with this process. All machines of a cluster must see the folder of the sweep,
+    its runs, and this Python at the same paths. `cpus` and `gpus` are the resources of each point.
     """
 
     packages = ("ray",)

@@ -26,9 +26,9 @@ _STATUS = {"completed": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 class MlflowTracker(Tracker):
     """MLflow, on a tracking server or in a local SQLite file; `mlflow ui` opens it.
 
-    MLflow stores a metric that is sent twice twice. Each row of metrics therefore gets a timestamp
-    of its own, in milliseconds: the rows that MLflow has got since the last confirmed one are as
-    many as it has later timestamps.
+    If a metric is sent twice, MLflow stores it twice. Each row of metrics therefore gets a distinct
+    timestamp, in milliseconds: the number of timestamps after the last confirmed one is the number
+    of rows that MLflow has received since.
     """
 
     packages = ("mlflow", "sqlalchemy", "alembic")

@@ -24,7 +24,7 @@ class TrackioTracker(Tracker):
     packages = ("trackio",)
 
     def __init__(self, *, project: str = "") -> None:
-        """`project` is that of the environment variable TRACKIO_PROJECT by default."""
+        """`project` defaults to the environment variable TRACKIO_PROJECT."""
         self._project = project
         self._run: TrackedRun
         self._configuration: dict[str, Any] = {}

@@ -29,9 +29,9 @@ _FULL, _LAST = 1, 4
 class WandbTracker(Tracker):
     """Weights & Biases, online or offline.
 
-    W&B drops a row whose step is lower than the last one's. Its own step is therefore the number of
-    the value, which only grows, and charts have the step of the run as their x axis. W&B holds rows
-    back, so that none counts as stored before the end: a resumed run sends those that are missing.
+    W&B drops a row whose step is lower than the previous step. The step that W&B sees is therefore
+    the number of the value, which only grows, and charts use the step of the run as their x axis.
+    W&B buffers rows, so no row counts as stored before the end: a resumed run sends missing rows.
     """
 
     packages = ("wandb",)

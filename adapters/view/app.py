@@ -54,7 +54,7 @@ def create_app(blobs: BlobStore, key: str | None) -> Starlette:
 
 
 class View:
-    """The pages over one store of runs; each request reads the store anew."""
+    """The pages over one store of runs; each request reads the store."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs

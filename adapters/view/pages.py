@@ -31,7 +31,7 @@ _SHORT = 60  # characters of a value that shares its line with others
 _NOTHING = Html("")
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?%)?")
 _MAX_ROWS = 200  # of a table on the page of a run
-# panels: title and metrics; every other curve has a panel of its own
+# panels: title and metrics; every other curve has a separate panel
 _PANELS = (("Loss", ("loss", "held_out_loss")), ("Reward", ("reward", "held_out_reward")))
 _TEXTS = (("prompt", "Prompt"), ("wanted", "Expected"), ("text", "Model"))
 _NOT_VALUES = {"n", "stage", "step", "prompt", "wanted", "text", "scores", "columns", "item"}

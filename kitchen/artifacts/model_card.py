@@ -95,7 +95,7 @@ def model_card(
 ) -> str:
     """Return the model card for a repository, or a folder `path:NAME`, without secrets or folders.
 
-    Its sections are those of `kitchen report`, without answers, which may quote the data.
+    It has the sections of `kitchen report`, without answers, which may quote the data.
     """
     record = weights.record or {}
     name = repo.removeprefix("path:").rpartition("/")[2]

@@ -108,7 +108,7 @@ class CallMetrics:
 def metrics_or_none() -> CallMetrics | None:
     """Return the instruments; None if no SDK has replaced the default provider of the API."""
     provider = metrics.get_meter_provider()
-    # the API has no public name for its default provider, as it has for that of spans
+    # unlike for spans, the API has no public name for its default provider
     if type(provider).__module__.partition(".")[2].startswith("metrics"):
         return None
     return _instruments(provider)

@@ -280,7 +280,7 @@ class _OpeningFuture:
 
 @dataclass(frozen=True)
 class _TakenFuture:
-    """A future of a class of its own, whose call ends when its value is taken."""
+    """A future of an adapter's class, whose call ends when its value is taken."""
 
     future: Future[Any]
     call: _CallUnderWay

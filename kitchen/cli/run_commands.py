@@ -206,8 +206,8 @@ def watch(
     """Watch a run or a sweep that another process executes.
 
     The view shows the progress, curves, log and samples, and ends with the run. Ctrl-C ends the
-    view, not the run. Without a terminal, lines are printed. The exit code is that of the run, 1 if
-    its process was killed, or 130 after Ctrl-C.
+    view, not the run. Without a terminal, lines are printed. The exit code is the run's, 1 if its
+    process was killed, or 130 after Ctrl-C.
     """
     from kitchen.cli.commands.watch import watch as watch_run
 

@@ -76,7 +76,7 @@ class _OnThisMachine:
     """Properties of executors that start a process on this machine."""
 
     assigns_devices: ClassVar[bool] = False
-    confirms_death: ClassVar[bool] = False  # such as that of a command which lost its connection
+    confirms_death: ClassVar[bool] = False  # a command may only have lost its connection
 
     def prepare(self) -> None:
         """Do nothing, for there is no machine to connect to."""

@@ -54,7 +54,7 @@ _VALUES = "over"  # key of the values of an axis, beside the schema of its field
 def over(*values: T) -> T:
     """Declare an axis of an experiment and its values: `rank: int = kitchen.over(8, 16, 32)`.
 
-    The type of the field is that of one value, because an instance of an experiment is one point.
+    The field has the type of one value, because an instance of an experiment is one point.
     """
     return cast("T", Field(json_schema_extra={_VALUES: to_jsonable_python(values)}))
 
@@ -234,7 +234,7 @@ def experiment_request(cls: type[Experiment], request: SweepRequest) -> SweepReq
     """Return the request for a sweep over the axes of an experiment.
 
     An axis of the request replaces the values of the class. A setting that is a field has one
-    value; the other settings are those of the recipe. Raises ConfigError.
+    value; the other settings go to the recipe. Raises ConfigError.
     """
     fixed: dict[str, Any] = {}
     others: list[str] = []

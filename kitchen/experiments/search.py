@@ -105,7 +105,7 @@ def check_search(search: Search, axes: Sequence[Axis]) -> None:
 
 
 def first_points(search: Search, axes: Sequence[Axis]) -> Sequence[Sequence[str]]:
-    """Return the settings of the first point, and of those that differ from it in one value.
+    """Return the settings of the first point, and of points that differ from it in one value.
 
     The values of these are all listed ones and the bounds of all ranges, so that checking them
     finds wrong settings before anything runs.

@@ -50,7 +50,7 @@ class PointRecipes:
 class SweepRequest:
     """A request for a sweep: a run's request, and the axes along which its settings change.
 
-    In an experiment, the recipe is that of each point, and `run` has its further settings.
+    In an experiment, each point has a recipe, and `run` has its further settings.
     """
 
     run: RunRequest

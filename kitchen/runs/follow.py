@@ -122,7 +122,7 @@ class _Curves:
 
 
 class _JournalReader:
-    """Reads a journal that grows; one that was cut, as a resumed run does, is read anew."""
+    """Reads a growing journal; after a resumed run has cut it, from the start."""
 
     def __init__(self, blobs: BlobStore, run: str, name: str) -> None:
         self._blobs = blobs

@@ -40,7 +40,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
     "samples": _POSITION,
     "tables": {**_POSITION, "title": "string", "columns": "texts", "rows": "text_rows"},
 }
-_EXACT_IN_FLOAT = 2**53  # integers up to here have a float64 of their own
+_EXACT_IN_FLOAT = 2**53  # float64 holds all integers up to here
 
 
 def export_parquet(blobs: BlobStore, run: str, folder: Path) -> Sequence[Path]:

@@ -1,11 +1,11 @@
 """Tracking of a run: each tracker behind a guard with a thread, a bounded queue and a memory.
 
-A tracker cannot harm its run. It works on a thread of its own; its errors become a line of the log
+A tracker cannot harm its run. It works on a separate thread; its errors become a line of the log
 and an entry of run.json; and at the end the run waits for all trackers less than a second.
 
 A guard remembers in the run's folder, `trackers/NAME.json`, the number of the last value that the
-tracker has confirmed. A resumed run sends the values after it: first those that only the journals
-have, because the run does not compute them again, then those that it publishes.
+tracker has confirmed. A resumed run sends the values after it: first the ones that are only in the
+journals, because the run does not compute them again, then the ones that it publishes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TrackerGuard:
             self.give_up(str(error))
         self._run = replace(run, key=self._memory.get("key") or token_hex(16))
         self._last_offered = self._number
-        # values of this process: those that are or were waiting, sent, and sent durably
+        # numbers of values in this process: offered to the queue, sent, and sent durably
         self._offered = self._sent = self._confirmed = 0
 
     @property

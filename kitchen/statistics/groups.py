@@ -120,7 +120,7 @@ def kruskal_exact(groups: Sequence[Scores]) -> SignificanceResult:
     """Return Kruskal and Wallis's test with an exact p-value, where the scores are few.
 
     The p-value is the share of all assignments of the scores to the groups whose statistic is as
-    large, which allows for ties. For more than `MOST_ASSIGNMENTS`, it is that of `kruskal`.
+    large, which allows for ties. For more than `MOST_ASSIGNMENTS`, it is the p-value of `kruskal`.
     """
     found, sizes = kruskal(groups), [len(group) for group in groups]
     if found.statistic is None or _assignments(sizes) > MOST_ASSIGNMENTS:

@@ -127,8 +127,8 @@ def _pairs(arrays: Mapping[str, Array], confidence: float) -> tuple[LevelPair, .
 def _detectable(groups: Sequence[Array], alpha: float) -> float | None:
     """Return the smallest difference of two means that a t test shows, as one of all pairs.
 
-    The noise is that within levels, which is taken to be equal. Bonferroni's correction is that of
-    the first step of Holm's.
+    The noise is the pooled standard deviation within levels, assumed to be equal. Bonferroni's
+    correction equals the first step of Holm's.
     """
     _, within, (_, df) = sums_of_squares(groups)
     pairs = len(groups) * (len(groups) - 1) / 2

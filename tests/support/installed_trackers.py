@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 def write_entry_points(folder: Path, entries: Mapping[str, str] | None = None) -> Path:
     """Write the metadata of a distribution that provides trackers; by default, all of ours.
 
-    Returns the folder, to be put on the path of imports. Its name is that of the distribution.
+    Returns the folder, to be put on the path of imports, which is named after the distribution.
     """
     if entries is None:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -220,7 +220,7 @@ class _Sweep:
 
 
 def _latest(view: RunView) -> Iterator[str]:
-    """Yield the last values of the curves that a line shows; the speed is that of recent steps."""
+    """Yield the last value of each curve that a line shows; the speed is over recent steps."""
     for name, points in view.series.items():
         if name == SPEED:
             recent = [value for _, value in points[-_RECENT:]]

@@ -13,7 +13,7 @@ from kitchen.types import Table
 _INTERVAL = "95 % interval"  # in the titles of tables of evaluations
 _TARGETS = "Quality targets"
 _VERDICT = "Verdict"
-# panels of curves: caption, unit, and the metrics of each, of which those that exist are drawn
+# panels of curves: caption, unit, and its metrics; the existing ones are drawn
 _PANELS: Sequence[tuple[str, str, Sequence[str]]] = (
     ("Loss", "loss", ("loss", "held_out_loss")),
     ("Reward", "reward", ("reward", "held_out_reward")),
@@ -91,7 +91,7 @@ def last_tables(run: RunRecord, wanted: Callable[[Table], bool]) -> Sequence[Dat
 
 
 def facts(runs: Sequence[RunRecord]) -> Sequence[DataTable]:
-    """Return the facts that differ between the runs, if any do, and those that are the same."""
+    """Return the facts that differ between the runs, if any do, and the common ones."""
     of_runs = {run.name: run.record["facts"] for run in runs}
     names = list(dict.fromkeys(chain.from_iterable(of_runs.values())))
     shared = [name for name in names if len({str(of.get(name)) for of in of_runs.values()}) == 1]

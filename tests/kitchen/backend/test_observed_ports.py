@@ -167,4 +167,4 @@ def test_wrapper_passes_for_the_port_inside() -> None:
     assert isinstance(wrapped, FakeBlobs)
     assert wrapped == blobs == ObservedPorts().unwrap(wrapped)
     assert hash(wrapped) == hash(blobs)
-    assert bool(wrapped), "it has no length of its own"
+    assert bool(wrapped), "it has no __len__"

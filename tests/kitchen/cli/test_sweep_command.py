@@ -207,7 +207,7 @@ def test_a_killed_sweep_equals_an_undisturbed_one(
         name = point["run"]
         assert metrics(here / "runs" / name) == metrics(here / "calm" / name), name
         record = json.loads((here / "runs" / name / "run.json").read_text())
-        # a run that starts anew has one attempt
+        # a run that was not resumed has one attempt
         assert len(record["attempts"]) > kills.saved[name], name
 
 
