@@ -44,7 +44,8 @@ class CallSpan:
     def describe_sampling(self, call: PortCall, settings: Mapping[str, Any], module: str) -> None:
         """Add the `gen_ai` attributes of a call of `Sampler.sample`; `module` is the sampler's."""
         attributes = {_SAMPLING[name]: settings[name] for name in _SAMPLING if name in settings}
-        stops = [stop for stop in settings.get("stop", ()) if isinstance(stop, str)]
+        stop = settings.get("stop", ())
+        stops = [text for text in stop if isinstance(text, str)] if stop is not None else []
         attributes["gen_ai.operation.name"] = "text_completion"
         # the adapter, such as "tinker", or the package of one that is installed
         attributes["gen_ai.provider.name"] = module.removeprefix("adapters.").partition(".")[0]

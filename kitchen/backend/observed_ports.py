@@ -1,20 +1,23 @@
 """Ports whose calls are observed during a run: timed, recorded, and traced if there is an SDK.
 
-A wrapper changes no argument, no result and no error.
+A wrapper changes no argument, no result and no error. Stages may use it as they use the port: with
+isinstance, in a `with` block, in a copy, or to set an attribute.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, partial
-from types import CoroutineType
-from typing import Any
+from functools import cache
+from inspect import isroutine
+from types import CoroutineType, MethodType
+from typing import Any, NamedTuple
 
 from kitchen.backend.call_telemetry import CallSpan, metrics_or_none, tracer_or_none
 from kitchen.backend.port_call import PortCall, working_for
@@ -33,7 +36,33 @@ _OPENS: Mapping[tuple[str, str], Any] = {
 }
 _PROMPT_VERBS = ("sample", "logprobs", "top_logprobs")
 _DATA_VERBS = ("forward", "forward_backward")
-_SPECIAL = ("__len__", "__getitem__", "__iter__", "__contains__", "__call__")
+# special methods that a wrapper defines itself, instead of calling those of the port
+_OWN_METHODS = frozenset(
+    {
+        "__class__",
+        "__class_getitem__",
+        "__copy__",
+        "__deepcopy__",
+        "__del__",
+        "__delattr__",
+        "__eq__",
+        "__getattr__",
+        "__getattribute__",
+        "__getnewargs__",
+        "__getnewargs_ex__",
+        "__getstate__",
+        "__hash__",
+        "__init__",
+        "__init_subclass__",
+        "__new__",
+        "__reduce__",
+        "__reduce_ex__",
+        "__repr__",
+        "__setattr__",
+        "__setstate__",
+        "__subclasshook__",
+    }
+)
 _CALLER: ContextVar[Mapping[str, str | int]] = ContextVar("caller of ports")
 
 Record = Callable[[PortCall], object]
@@ -65,7 +94,7 @@ class ObservedPorts:
         """Return the port inside a wrapper, and every other value unchanged."""
         if not _is_wrapper(value):
             return value
-        port, model = value._value, value._model
+        port, _, model, _ = value._observed
         if model is not None:
             key = id(port)
             with suppress(TypeError):  # of a class that has no weak references
@@ -84,7 +113,7 @@ class ObservedPorts:
         if reference is not None and reference() is value:
             model = known
         cls: Any = type(value)
-        return _wrapper_class(cls)(value, kind, model, self)
+        return _wrapper_class(cls)(_Observed(value, kind, model, self))
 
     def ended(self, call: PortCall) -> None:
         if call.port in _ONLY_TRACED:
@@ -95,27 +124,94 @@ class ObservedPorts:
             self._metrics.add(call)
 
 
+class _Observed(NamedTuple):
+    """A port in a wrapper, and what is known of it."""
+
+    port: Any
+    kind: Any
+    model: str | None
+    ports: ObservedPorts
+
+
 class _ObservedPort:
     """A port whose calls are observed."""
 
-    def __init__(self, value: Any, kind: Any, model: str | None, ports: ObservedPorts) -> None:
-        self._value, self._kind, self._model, self._ports = value, kind, model, ports
+    __slots__ = ("__weakref__", "_observed")
+    _observed: _Observed
+
+    def __init__(self, observed: _Observed) -> None:
+        object.__setattr__(self, "_observed", observed)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # for isinstance
-        return type(self._value)
+        return type(self._observed.port)
 
     def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._value, name)
-        if name.startswith("_") or not callable(attribute):
+        port, kind, _, _ = self._observed
+        attribute = getattr(port, name)
+        if name.startswith("_") or not _is_method(kind, name, attribute):
             return attribute
-        return partial(_call, self, name, attribute)
+        return _ObservedMethod(self._observed, name, attribute)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._observed.port, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._observed.port, name)
 
     def __eq__(self, other: Any) -> bool:
-        return bool(self._value == (other._value if _is_wrapper(other) else other))
+        return bool(self._observed.port == (other._observed.port if _is_wrapper(other) else other))
 
     def __hash__(self) -> int:
-        return hash(self._value)
+        return hash(self._observed.port)
+
+    def __repr__(self) -> str:
+        return repr(self._observed.port)
+
+    def __copy__(self) -> Any:
+        return copy.copy(self._observed.port)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self._observed.port, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # another process reads the port itself
+        return _unchanged, (self._observed.port,)
+
+
+class _ObservedMethod:
+    """A method of a port whose calls are observed."""
+
+    __slots__ = ("_method", "_observed", "_verb")
+
+    def __init__(self, observed: _Observed, verb: str, method: Callable[..., Any]) -> None:
+        self._observed, self._verb, self._method = observed, verb, method
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # for inspect.iscoroutinefunction and inspect.signature
+        return type(self._method)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return _call(self._observed, self._verb, self._method, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def __eq__(self, other: Any) -> bool:
+        same = type(other) is _ObservedMethod
+        return bool(self._method == (other._method if same else other))
+
+    def __hash__(self) -> int:
+        return hash(self._method)
+
+    def __repr__(self) -> str:
+        return repr(self._method)
+
+
+def _is_method(kind: Any, name: str, attribute: Any) -> bool:
+    """Return whether an attribute is a method, and not a class or an object that can be called."""
+    if isinstance(attribute, MethodType) or isroutine(attribute):
+        return True
+    return callable(attribute) and isroutine(getattr(kind, name, None))
 
 
 def _is_wrapper(value: Any) -> bool:
@@ -127,46 +223,66 @@ def _wrapper_class(cls: Any) -> type[_ObservedPort]:
     """Return the wrapper for a class of ports, with the special methods that this class has."""
 
     def forward(special: str) -> Callable[..., Any]:
-        def method(self: _ObservedPort, *args: Any, **kwargs: Any) -> Any:
-            return getattr(self._value, special)(*args, **kwargs)
+        def method(self: _ObservedPort, /, *args: Any, **kwargs: Any) -> Any:
+            port = self._observed.port
+            result = getattr(port, special)(*args, **kwargs)
+            return self if result is port else result  # that of `with`
 
         return method
 
-    methods = {special: forward(special) for special in _SPECIAL if hasattr(cls, special)}
+    specials = [name for name in dir(cls) if name.startswith("__") and name.endswith("__")]
+    methods: dict[str, Any] = {"__slots__": ()}
+    for name in specials:
+        of_class = getattr(cls, name)
+        if name == "__dataclass_fields__":  # for dataclasses.replace
+            methods[name] = of_class
+        elif name not in _OWN_METHODS and _is_own(cls, name):
+            methods[name] = forward(name)
     return type(cls.__name__, (_ObservedPort,), methods)
 
 
+def _is_own(cls: Any, name: str) -> bool:
+    """Return whether a class has a method that `object` does not have or that it overrides."""
+    method = getattr(cls, name)
+    return callable(method) and method is not getattr(object, name, None)
+
+
 def _call(
-    port: _ObservedPort, verb: str, method: Callable[..., Any], *args: Any, **kwargs: Any
+    observed: _Observed,
+    verb: str,
+    method: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> Any:
     """Call the method of a port, and observe it until its result has arrived."""
-    call = _begin(port, verb, args, kwargs)
+    call = _begin(observed, verb, args, kwargs)
     try:
         with working_for(call.row), call.span.active() if call.span else nullcontext():
             result = method(*args, **kwargs)
     except BaseException as error:
         call.end(error)
         raise
-    opened = _opening(port, verb, args, kwargs)
+    opened = _opening(observed, verb, args, kwargs)
     if is_future(result):
         return call.follow(result, opened)
     if isinstance(result, CoroutineType):
-        return call.awaited(result)
+        return call.awaited(result, opened)
     call.end(value=result)
     return opened(result)
 
 
 def _begin(
-    port: _ObservedPort, verb: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    observed: _Observed, verb: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _CallUnderWay:
-    kind, tracer = port._kind, port._ports.tracer
-    row = PortCall(kind.__name__, verb, _CALLER.get({}), port._model)
+    port, kind, model, ports = observed
+    tracer = ports.tracer
+    row = PortCall(kind.__name__, verb, _CALLER.get({}), model)
     row.input_tokens = _input_tokens(kind, verb, args, kwargs)
     span = CallSpan(tracer, row) if tracer else None
     samples = verb == "sample" and Sampler in kind.__mro__
     if span and samples:
-        span.describe_sampling(row, kwargs, type(port._value).__module__)
-    return _CallUnderWay(row, span, port._ports.ended, samples, time.perf_counter())
+        span.describe_sampling(row, kwargs, type(port).__module__)
+    return _CallUnderWay(row, span, ports.ended, samples, time.perf_counter())
 
 
 def _input_tokens(
@@ -174,10 +290,18 @@ def _input_tokens(
 ) -> int | None:
     """Return the tokens of a prompt or of training data; None for calls that have none."""
     if verb in _PROMPT_VERBS and Sampler in kind.__mro__:
-        return len(_first(args, kwargs, "prompt", "tokens"))
+        prompt = _first(args, kwargs, "prompt", "tokens")
+        return len(prompt) if hasattr(prompt, "__len__") else None
     if verb in _DATA_VERBS and TrainingSession in kind.__mro__:
-        return sum(len(datum.tokens) for datum in _first(args, kwargs, "data"))
+        return _tokens_of(_first(args, kwargs, "data"))
     return None
+
+
+def _tokens_of(values: Any) -> int | None:
+    """Return the tokens of data or completions; None for an iterator, which has only one reader."""
+    if not isinstance(values, Sequence) or not all(hasattr(each, "tokens") for each in values):
+        return None
+    return sum(len(each.tokens) for each in values)
 
 
 def _first(args: Sequence[Any], kwargs: Mapping[str, Any], *names: str) -> Any:
@@ -190,15 +314,15 @@ def _unchanged(value: Any) -> Any:
 
 
 def _opening(
-    port: _ObservedPort, verb: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    observed: _Observed, verb: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Callable[[Any], Any]:
     """Return the function that wraps the result of a verb, if that is a port."""
-    kind = _OPENS.get((port._kind.__name__, verb))
+    kind = _OPENS.get((observed.kind.__name__, verb))
     if kind is None:
         return _unchanged
-    source = _first(args, kwargs, "model", "weights") or port._model
+    source = _first(args, kwargs, "model", "weights") or observed.model
     model = source.path if isinstance(source, Checkpoint) else source
-    return lambda value: port._ports.wrapped(kind, value, model)
+    return lambda value: observed.ports.wrapped(kind, value, model)
 
 
 @dataclass
@@ -222,9 +346,9 @@ class _CallUnderWay:
             self.row.error_type = type(error).__name__
             self.row.http_status = _http_status(error) or self.row.http_status
         elif self.samples:
-            self.row.output_tokens = sum(len(sampled.tokens) for sampled in value)
+            self.row.output_tokens = _tokens_of(value)
         if self.span:
-            if self.samples and error is None:
+            if self.row.output_tokens is not None:
                 self.span.describe_samples(self.row, value)
             self.span.end(self.row, error)
         self.ended(self.row)
@@ -249,11 +373,13 @@ class _CallUnderWay:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         self.end(error, None if error else done.result())
 
-    async def awaited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    async def awaited(
+        self, coroutine: Coroutine[Any, Any, Any], opened: Callable[[Any], Any]
+    ) -> Any:
         with self.taking():
             value = await coroutine
         self.end(value=value)
-        return value
+        return opened(value)
 
     @contextmanager
     def taking(self) -> Iterator[None]:

@@ -272,9 +272,10 @@ def runs_export(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Export metrics, port calls, samples and tables of a run for pandas, Polars or DuckDB.
+    """Export metrics, port calls, samples and tables of a run.
 
-    Each of them becomes one file, with a column for each key.
+    Each of them becomes one Parquet file, with a column for each key. pandas, Polars and DuckDB
+    read these files.
     """
     from kitchen.cli.commands.runs import export_run
 

@@ -13,7 +13,7 @@ _NAME = "crucible-kitchen"
 
 
 class PortWrapper(Protocol):
-    """Wraps the ports that stages read, to observe their calls; see `kitchen.backend.port_calls`.
+    """Wraps the ports that stages read, as `kitchen.backend.observed_ports` does.
 
     The values in scope are never wrapped.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +15,7 @@ from kitchen.runs.jsonl import Journal, read_lines
 from kitchen.safe_text import read_json
 
 NAME = "requests"
+_Place = tuple[Any, ...]  # of a call in the run
 _OPTIONAL = ("model", "input_tokens", "output_tokens", "http_status", "error_type")
 
 
@@ -20,24 +23,33 @@ class RequestLog(Observer):
     """Writes one row for each port call of a run, on top of those of earlier attempts.
 
     The rows say which calls were made, so that a call that a resumed run repeats has two rows; the
-    second says `"replayed": true`. A write that fails fails the run, at the end of the stage.
+    second says `"replayed": true`. If a stage made some of its calls before the process was killed,
+    as many of its calls of each verb are marked, and the others are not. A write that fails fails
+    the run, at the end of the stage.
     """
 
     def __init__(self, blobs: BlobStore, run: str, attempt: int) -> None:
         self._attempt = attempt
-        self._earlier = _places(blobs, run) if attempt > 1 else frozenset()
+        self._earlier = _places(blobs, run) if attempt > 1 else Counter()
+        self._lock = threading.Lock()
         self._journal = Journal(blobs, f"{run}/{NAME}.jsonl")
         self._failure: Exception | None = None
 
     def add(self, call: PortCall) -> None:
         """Add a row; called on any thread, so that a failed write is kept for the run's own."""
         row = _row(call, self._attempt)
-        if self._earlier and _place(row) in self._earlier:
+        if self._earlier and self._is_replayed(_place(row)):
             row["replayed"] = True
         try:
             self._journal.append(row)
         except Exception as error:  # noqa: BLE001 raised by the next event on the run's thread
             self._failure = error
+
+    def _is_replayed(self, place: _Place) -> bool:
+        """Return whether earlier attempts made a call here that this attempt has not made again."""
+        with self._lock:
+            self._earlier[place] -= 1
+            return self._earlier[place] >= 0
 
     def stage_done(self, event: StageDone) -> None:
         if self._failure is not None:
@@ -67,20 +79,21 @@ def _row(call: PortCall, attempt: int) -> dict[str, Any]:
     return row | {name: value for name, value in values.items() if value not in (None, "")}
 
 
-def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _place(row: Mapping[str, Any]) -> _Place:
     return tuple(row.get(key) for key in ("stage", "step", "port", "verb"))
 
 
-def _places(blobs: BlobStore, run: str) -> frozenset[tuple[Any, ...]]:
-    """Return where in the run its earlier attempts made calls.
+def _places(blobs: BlobStore, run: str) -> Counter[_Place]:
+    """Return where in the run its earlier attempts made calls, each call counted once.
 
     What follows a damaged row is dropped, as `Journal` does: these rows change no result, so a run
     is resumed without them.
     """
-    places = set()
+    places = Counter[_Place]()
     for line in read_lines(blobs, f"{run}/{NAME}.jsonl"):
         try:
-            places.add(_place(read_json(line)))
-        except (ValueError, AttributeError):
+            row = read_json(line)
+            places[_place(row)] += not row.get("replayed", False)
+        except (ValueError, AttributeError, TypeError):
             break
-    return frozenset(places)
+    return places

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Generator
-from dataclasses import dataclass
+import copy
+import inspect
+import pickle
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,16 @@ from adapters.fake.training import FakeTraining
 from kitchen.backend.observed_ports import ObservedPorts
 from kitchen.backend.port_call import PortCall, current_call
 from kitchen.errors import BackendError
-from kitchen.ports import BlobStore, Done, Failed, Pending, Sampler, TrainingClient, start
+from kitchen.ports import (
+    BlobStore,
+    Done,
+    Failed,
+    Pending,
+    Sampler,
+    TrainingClient,
+    TrainingSession,
+    start,
+)
 from kitchen.types import Lora
 
 
@@ -168,3 +180,102 @@ def test_wrapper_passes_for_the_port_inside() -> None:
     assert wrapped == blobs == ObservedPorts().unwrap(wrapped)
     assert hash(wrapped) == hash(blobs)
     assert bool(wrapped), "it has no __len__"
+
+
+class Model:
+    """An object that can be called, as models of torch can."""
+
+    def __call__(self, value: int) -> int:
+        return value
+
+    def layers(self) -> int:
+        return 2
+
+
+@dataclass
+class Scorer:
+    """A port that a user wrote, with special methods and attributes."""
+
+    weight: int = 1
+    model: Model = field(default_factory=Model)
+    opened: bool = False
+
+    def score(self, *, port: int = 0, verb: str = "", method: str = "", self_: int = 0) -> str:
+        return f"{port}{verb}{method}{self_}"
+
+    async def later(self) -> int:
+        return self.weight
+
+    def __enter__(self) -> Scorer:
+        self.opened = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.opened = False
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __lt__(self, other: object) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return "scorer"
+
+
+def test_wrapper_is_used_as_the_port_inside() -> None:
+    raw = Scorer()
+    wrapped, calls = observed(TrainingClient, raw)
+    with wrapped as entered:
+        assert raw.opened
+        assert entered.score(port=3, verb="v", method="m", self_=4) == "3vm4"
+    assert not raw.opened
+    assert [call.verb for call in calls] == ["score"]
+    wrapped.weight = 7
+    assert raw.weight == 7
+    assert asyncio.run(wrapped.later()) == 7
+    assert wrapped.model.layers() == wrapped.model(2) == 2
+    assert not wrapped
+    assert wrapped < raw
+    assert (str(wrapped), repr(wrapped)) == ("scorer", repr(raw))
+    assert vars(wrapped) == vars(raw)
+    del wrapped.weight
+    assert "weight" not in vars(raw)
+
+
+def unpickled(port: Any) -> Any:
+    return pickle.loads(pickle.dumps(port))  # noqa: S301 written here
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, replace, unpickled],
+)
+def test_copy_of_a_wrapper_is_a_port(copied: Callable[[Any], Any]) -> None:
+    wrapped, _ = observed(TrainingClient, Scorer(weight=5))
+    again = copied(wrapped)
+    assert type(again) is Scorer
+    assert again.weight == 5
+
+
+def test_method_of_a_wrapper_is_inspected_as_that_of_the_port() -> None:
+    raw = Scorer()
+    wrapped, _ = observed(TrainingClient, raw)
+    assert inspect.iscoroutinefunction(wrapped.later)
+    assert inspect.signature(wrapped.score) == inspect.signature(raw.score)
+    assert wrapped.score == wrapped.score == raw.score
+    assert wrapped.score.__name__ == "score"
+
+
+class Trainer:
+    """A session that reads its data once."""
+
+    def forward_backward(self, data: Any) -> int:
+        return len(list(data))
+
+
+def test_data_that_can_be_read_once_reach_the_session() -> None:
+    session, calls = observed(TrainingSession, Trainer())
+    assert session.forward_backward(iter([1, 2])) == 2
+    assert session.forward_backward([1, 2]) == 2, "which are no data"
+    assert [call.input_tokens for call in calls] == [None, None]

@@ -10,6 +10,8 @@ import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
+from kitchen.backend.port_call import PortCall
+from kitchen.runs.requests import RequestLog
 from kitchen.runs.store import read_journal
 from tests.support.fake_runs import run_recipe
 from tests.support.killing import KillAt, Killed
@@ -79,6 +81,22 @@ def test_resumed_run_appends_and_marks_repeated_calls() -> None:
         assert row.get("replayed", False) == ((row["step"], row["verb"]) in made)
     once = {row["step"] for row in rows if row["verb"] == "optim_step"}
     assert once == {row["step"] for row in rows_of(whole) if row["verb"] == "optim_step"}
+
+
+def test_calls_after_those_of_a_killed_stage_are_not_replayed() -> None:
+    blobs = FakeBlobs()
+    place = {"stage": "Sample", "step": 3, "port": "Sampler", "verb": "sample"}
+    caller = {"kitchen.stage": "Sample", "kitchen.step": 3}
+    marked = []
+    for attempt, calls in ((1, 2), (2, 3), (3, 5)):
+        log = RequestLog(blobs, "run", attempt)
+        for _ in range(calls):
+            log.add(PortCall("Sampler", "sample", caller))
+        log.run_ended(None)
+        rows = [row for row in rows_of(blobs) if row["attempt"] == attempt]
+        assert all(place.items() <= row.items() for row in rows)
+        marked.append([row.get("replayed", False) for row in rows])
+    assert marked == [[False] * 2, [True] * 2 + [False], [True] * 3 + [False] * 2]
 
 
 class FullDisk(FakeBlobs):
