@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import traceback
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import chain
@@ -29,6 +30,14 @@ def mask(text: str, environment: Mapping[str, str] | None = None) -> str:
 def printable(text: str) -> str:
     """Return a text for people: without secrets, and with control characters escaped."""
     return escape_controls(mask(text))
+
+
+def error_attributes(error: BaseException) -> Mapping[str, str]:
+    """Return the message and traceback of an error for OpenTelemetry, without secrets."""
+    return {
+        "exception.message": mask(str(error)),
+        "exception.stacktrace": mask("".join(traceback.format_exception(error))),
+    }
 
 
 def masked(value: Any, hidden: Iterable[str] | None = None) -> Any:

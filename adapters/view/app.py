@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from http import HTTPStatus
 from pathlib import Path
@@ -25,7 +25,7 @@ from kitchen.experiments.ledger import Ledger
 from kitchen.experiments.reports.build import build_report
 from kitchen.ports.blobs import BlobStore
 from kitchen.runs.follow import RunFollower, RunView
-from kitchen.runs.store import list_runs, read_journal, run_summary, top_folders
+from kitchen.runs.store import RunSummary, list_runs, read_journal, run_summary, top_folders
 
 _FOLLOWED = 8  # runs whose rows are kept in memory
 _MOST_COMPARED = 20  # runs of a comparison
@@ -38,6 +38,7 @@ def create_app(blobs: BlobStore, key: str | None) -> Starlette:
     view = View(blobs)
     routes = [
         Route("/", _page(view.runs)),
+        Route("/live", _page(view.live_runs)),
         Route("/runs/{name}", _page(view.run)),
         Route("/runs/{name}/live", _page(view.live)),
         Route("/runs/{name}/samples", _page(view.samples)),
@@ -62,15 +63,16 @@ class View:
         self._drawing = threading.Lock()  # matplotlib draws on one thread at a time
 
     def runs(self, request: Request) -> Html:
-        query = pages.Query(
-            request.query_params.get("q", ""),
-            request.query_params.get("state", ""),
-            _page_number(request),
-        )
-        newest_first = sorted(list_runs(self._blobs), key=lambda run: run.started, reverse=True)
+        newest_first = self._newest_first()
         others = set(top_folders(self._blobs)) - {run.id for run in newest_first}
         sweeps = [name for name in sorted(others) if self._blobs.read(f"{name}/sweep.json")]
-        return pages.runs(newest_first, sweeps, query)
+        return pages.runs(newest_first, sweeps, _query(request, "state"))
+
+    def live_runs(self, request: Request) -> Html:
+        return pages.live_runs(self._newest_first(), _query(request, "state"))
+
+    def _newest_first(self) -> Sequence[RunSummary]:
+        return sorted(list_runs(self._blobs), key=lambda run: run.started, reverse=True)
 
     def run(self, request: Request) -> Html:
         name = _name(request)
@@ -81,13 +83,8 @@ class View:
         return pages.live(self._runs.read(_name(request)))
 
     def samples(self, request: Request) -> Html:
-        query = pages.Query(
-            request.query_params.get("q", ""),
-            request.query_params.get("stage", ""),
-            _page_number(request),
-        )
         name = _name(request)
-        return pages.samples(name, self._runs.read(name).samples, query)
+        return pages.samples(name, self._runs.read(name).samples, _query(request, "stage"))
 
     def sweep(self, request: Request) -> Html:
         ledger = Ledger(self._blobs, _name(request))
@@ -157,6 +154,12 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 def _name(request: Request) -> str:
     return check_run_name(request.path_params["name"])
+
+
+def _query(request: Request, kind: str) -> pages.Query:
+    """Return what a list is asked for; `kind` is the parameter by which it is filtered."""
+    asked = request.query_params
+    return pages.Query(asked.get("q", ""), asked.get(kind, ""), _page_number(request))
 
 
 def _page_number(request: Request) -> int:

@@ -48,8 +48,6 @@ class Query:
 
 def runs(newest_first: Sequence[RunSummary], sweeps: Sequence[str], query: Query) -> Html:
     """Return the list of runs, which can be filtered and chosen for a report."""
-    found = [run for run in newest_first if _matches(run, query)]
-    shown, pager = _paged(found, query, _RUNS_PER_PAGE, "/", "state")
     filters = tag(
         "form",
         tag("label", "Name, recipe or reason", tag("input", name="q", value=query.text)),
@@ -59,23 +57,39 @@ def runs(newest_first: Sequence[RunSummary], sweeps: Sequence[str], query: Query
         role="search",
     )
     content: list[Html] = [tag("h1", "Runs"), filters]
-    if shown:
-        rows = [_run_row(run) for run in shown]
-        head = ("", "run", "state", "recipe", "started, UTC", "took", "result")
+    listed = live_runs(newest_first, query)
+    is_live = any(run.status == "running" for run in _found(newest_first, query))
+    if _found(newest_first, query):
         oldest_first = tag("input", type="hidden", name="by", value="start")
         compare = tag("button", "Compare chosen runs")
-        note = tag(
-            "span", " with the oldest as the baseline; one run gives its report", class_="dim"
+        help_text = " with the oldest as the baseline; one run gives its report"
+        place = (
+            f"/live?{urlencode({'q': query.text, 'state': query.kind, 'page': str(query.page)})}"
         )
-        listed = tag("div", _grid(head, rows), class_="wide")
-        form = (oldest_first, compare, note, listed)
-        content += [tag("form", *form, action="/report", class_="list"), pager]
+        part = tag("div", listed, id="live", data_from=place)
+        form = (oldest_first, compare, tag("span", help_text, class_="dim"), part)
+        content += [
+            *(_controls() if is_live else ()),
+            tag("form", *form, action="/report", class_="list"),
+        ]
     else:
-        content.append(tag("p", "No run matches." if newest_first else "There are no runs here."))
+        content.append(listed)
     if sweeps:
         items = [tag("li", _link(f"/sweeps/{quote(name)}", name)) for name in sweeps]
         content += [tag("h2", "Sweeps"), tag("ul", *items)]
-    return _page("Runs", *content)
+    return _page("Runs", *content, script=is_live)
+
+
+def live_runs(newest_first: Sequence[RunSummary], query: Query) -> Html:
+    """Return the part of the list of runs that changes while some of them are in progress."""
+    found = _found(newest_first, query)
+    if not found:
+        return tag("p", "No run matches." if newest_first else "There are no runs here.")
+    shown, pager = _paged(found, query, _RUNS_PER_PAGE, "/", "state")
+    head = ("", "run", "state", "recipe", "started, UTC", "took", "result")
+    listed = tag("div", _grid(head, [_run_row(run) for run in shown]), class_="wide")
+    is_over = all(run.status != "running" for run in found)
+    return tag("div", listed, pager, data_over=is_over)
 
 
 def run(name: str, view: RunView, tables: Rows) -> Html:
@@ -105,13 +119,18 @@ def run(name: str, view: RunView, tables: Rows) -> Html:
         _details("Adapters", ("port", "adapter"), _items(record["order"]["adapters"])),
         _details("Facts", ("fact", "value"), _items(record["facts"])),
     ]
-    part = tag("div", live(view), id="live", data_from=f"{place}/live")
+    part = tag("div", live(view), id="live", data_from=f"{place}/live", data_reload=True)
     if view.is_over:
         return _page(name, head, where, links, part, *details)
+    return _page(name, head, where, links, *_controls(), part, *details, script=True)
+
+
+def _controls() -> Sequence[Html]:
+    """Return what stands above a part that is refreshed."""
     pause = tag("button", "Pause", id="pause", type="button", aria_pressed="false", hidden=True)
     note = tag("p", id="note", class_="dim", role="status")
     hint = tag("noscript", tag("p", "Without JavaScript, load the page again to see what is new."))
-    return _page(name, head, where, links, pause, note, hint, part, *details, script=True)
+    return pause, note, hint
 
 
 def live(view: RunView) -> Html:
@@ -197,6 +216,10 @@ def _page(title: str, *content: str, style: Html = _NOTHING, script: bool = Fals
     return join(
         Html("<!doctype html>\n"), tag("html", head, tag("body", skip, header, main), lang="en")
     )
+
+
+def _found(runs: Sequence[RunSummary], query: Query) -> Sequence[RunSummary]:
+    return [run for run in runs if _matches(run, query)]
 
 
 def _matches(run: RunSummary, query: Query) -> bool:

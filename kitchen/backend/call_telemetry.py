@@ -10,6 +10,7 @@ from typing import Any
 from opentelemetry import metrics, trace
 
 from kitchen.backend.port_call import PortCall
+from kitchen.secrets import error_attributes, mask
 from kitchen.types import Sampled
 
 _NAME = "crucible-kitchen"
@@ -65,8 +66,8 @@ class CallSpan:
 
     def end(self, call: PortCall, error: BaseException | None) -> None:
         if error is not None:
-            self._span.record_exception(error)
-            self._span.set_status(trace.StatusCode.ERROR, str(error))
+            self._span.record_exception(error, attributes=error_attributes(error))
+            self._span.set_status(trace.StatusCode.ERROR, mask(str(error)))
         if call.error_type:
             self._span.set_attribute("error.type", call.error_type)
         self._span.end()

@@ -98,4 +98,9 @@ def test_pages_are_live_and_fit_every_width(address: str, tmp_path: Path) -> Non
             tab.press_tab()
             focused.append(tab.evaluate("document.activeElement.tagName"))
         assert focused[:4] == ["A", "A", "INPUT", "SELECT"]
+        tab.evaluate("shown = document.querySelector('#live table'), 0")
+        tab.evaluate("box = document.querySelector('#live input'), box.click(), box.focus(), 0")
+        tab.wait_until("!shown.isConnected && document.querySelectorAll('#live tr').length > 3")
+        assert tab.evaluate("document.activeElement.checked && document.activeElement.value")
+        assert tab.evaluate("document.querySelectorAll('#live input:checked').length") == 1
     assert kitchen(tmp_path, "runs").returncode == 0

@@ -99,7 +99,8 @@ def test_a_run_in_progress_has_a_live_part() -> None:
         page = Elements(client.get("/runs/basil").text).found
         live = Elements(client.get("/runs/basil/live").text).found
     assert ("script", {"src": "/view.js", "defer": None}) in page
-    assert ("div", {"id": "live", "data-from": "/runs/basil/live"}) in page
+    place = {"id": "live", "data-from": "/runs/basil/live", "data-reload": None}
+    assert ("div", place) in page
     assert not [of for _, of in live if "data-over" in of]
     [points] = [of["points"] for tag, of in live if tag == "polyline"]
     assert points is not None
@@ -108,7 +109,31 @@ def test_a_run_in_progress_has_a_live_part() -> None:
     assert [of for _, of in killed if "data-over" in of]
 
 
-@pytest.mark.parametrize("path", ["/", "/runs/basil", "/runs/basil/live", "/runs/basil/samples"])
+def test_the_list_has_a_live_part_while_a_run_is_in_progress() -> None:
+    blobs = FakeBlobs()
+    write_run(blobs, "basil", status="running")
+    write_run(blobs, "thyme")
+    client = browser(blobs)
+    with lease(blobs, "basil"):
+        page = Elements(client.get("/?q=bas").text).found
+        others = Elements(client.get("/?q=thyme").text).found
+        going = client.get("/live?q=bas")
+    place = {"id": "live", "data-from": "/live?q=bas&state=&page=1"}
+    script = ("script", {"src": "/view.js", "defer": None})
+    assert ("div", place) in page
+    assert script in page
+    assert script not in others
+    assert shown_runs(going) == ["basil"]
+    assert "data-over" not in going.text
+    killed = client.get("/live?q=bas")
+    assert "data-over" in killed.text
+    assert "killed" in Elements(killed.text).text
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/live", "/runs/basil", "/runs/basil/live", "/runs/basil/samples", "/report?name=basil"],
+)
 def test_texts_of_runs_are_inert(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOUP_API_KEY", "s3cr3t-s3cr3t")
     blobs = FakeBlobs()
@@ -117,10 +142,10 @@ def test_texts_of_runs_are_inert(path: str, monkeypatch: pytest.MonkeyPatch) -> 
     row = {"n": 1, "stage": odd, "step": 0, "prompt": odd, "text": odd, odd: odd}
     blobs.write("basil/samples.jsonl", f"{json.dumps(row)}\n".encode())
     blobs.write("basil/log.jsonl", f"{json.dumps({'event': odd, odd: odd})}\n".encode())
-    page = browser(blobs).get(path, params={"q": ""}).text
+    page = browser(blobs).get(path).text
     assert not {"script", "img"} & {tag for tag, _ in Elements(page).found}
     assert not re.search("[\x1b\u202e]|s3cr3t", page)
-    if path != "/":
+    if path.startswith("/runs"):
         assert "</pre><script>alert(1)</script>" in Elements(page).text
 
 

@@ -93,21 +93,36 @@ print(json.dumps([{"same": wrapped is client}]))
     assert spans(COOK + wrapped) == [{"same": True}]
 
 
-def test_failing_port_call_ends_its_span_with_the_error() -> None:
+def test_span_of_a_failed_call_has_the_error_without_secrets() -> None:
     failing = """
+import os
+os.environ["SOUP_API_KEY"] = "s3cr3t-s3cr3t"
+from kitchen.engine.tracing import span
 from kitchen.ports import Failed, TrainingClient
 from kitchen.backend.observed_ports import ObservedPorts
 
 class Client:
-    def open(self): raise ValueError("shut")
-    def ask(self): return Failed(ValueError("late"))
+    def open(self): raise ValueError("shut to s3cr3t-s3cr3t")
+    def ask(self): return Failed(ValueError("shut later to s3cr3t-s3cr3t"))
 
 [client] = ObservedPorts().wrap({"c": TrainingClient}, {"c": Client()}, {}).values()
 for verb in (lambda: client.open(), lambda: client.ask().result()):
     try: verb()
     except ValueError: pass
+try:
+    with span("run", {}): client.open()
+except ValueError: pass
+found = []
+for each in exporter.get_finished_spans():
+    [event] = each.events
+    found.append({"name": event.name, "status": each.status.description, **event.attributes})
+print(json.dumps(found))
 """
-    events = (
-        "\nprint(json.dumps([[e.name for e in s.events] for s in exporter.get_finished_spans()]))"
-    )
-    assert spans(SPANS + failing + events) == [["exception"], ["exception"]]
+    records = spans(SPANS + failing)
+    expected = ["shut to ***", "shut later to ***", "shut to ***", "ValueError: shut to ***"]
+    assert [record["status"] for record in records] == expected
+    assert {record["name"] for record in records} == {"exception"}
+    for record in records:
+        assert record["exception.message"].startswith("shut")
+        assert "ValueError: shut" in record["exception.stacktrace"]
+    assert "s3cr3t" not in json.dumps(records)
