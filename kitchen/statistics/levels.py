@@ -9,12 +9,21 @@ from dataclasses import dataclass, replace
 from kitchen.errors import DataError
 from kitchen.statistics.corrections import Correction, correct
 from kitchen.statistics.effects import cliffs_delta, epsilon_squared
-from kitchen.statistics.groups import dunn, kruskal_exact, smallest_kruskal, sums_of_squares
+from kitchen.statistics.groups import (
+    dunn,
+    kruskal_exact,
+    kruskal_power,
+    smallest_kruskal,
+    sums_of_squares,
+)
 from kitchen.statistics.intervals import Interval, mean_interval, welch_interval
-from kitchen.statistics.power import ALPHA, POWER, t_detectable
+from kitchen.statistics.power import ALPHA, POWER
 from kitchen.statistics.samples import Scores, checked
 from kitchen.statistics.significance import SignificanceResult
 from kitchen.types import Array
+
+_SEPARATED = 32.0  # standard deviations, by which no two runs of different levels overlap
+_HALVINGS = 12  # of that, to find the smallest difference that is shown
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,8 @@ class LevelComparison:
     smallest_p: float  # the smallest corrected p-value that this number of runs can have
     effect: Interval | None  # epsilon squared; None if all values are equal
     pairs: tuple[LevelPair, ...]
-    # smallest difference of two means that is shown with a power of 0.8; None if nothing varies
+    # smallest difference of the lowest and highest mean, with the others halfway between, that the
+    # test shows with a power of 0.8; None if nothing varies, infinite if no difference is
     detectable: float | None
     alpha: float
 
@@ -69,9 +79,12 @@ def compare_levels(
     measures. Dunn's test of each pair of levels is corrected for the pairs. Raises DataError for a
     measure of fewer than two levels.
     """
-    compared = [_compare(name, levels, confidence, alpha) for name, levels in measures.items()]
+    count = 1 if correction in ("none", "bh") else len(measures)
+    significant = alpha / count  # for the smallest p-value, in the first step of Holm's method
+    compared = [
+        _compare(name, levels, confidence, alpha, significant) for name, levels in measures.items()
+    ]
     corrected = correct([each.test.p_value for each in compared], correction)
-    count = 1 if correction in ("none", "bh") else len(compared)
     return tuple(
         replace(each, p_corrected=float(p), smallest_p=min(1.0, count * each.smallest_p))
         for each, p in zip(compared, corrected, strict=True)
@@ -79,7 +92,11 @@ def compare_levels(
 
 
 def _compare(
-    measure: str, levels: Mapping[str, Scores], confidence: float, alpha: float
+    measure: str,
+    levels: Mapping[str, Scores],
+    confidence: float,
+    alpha: float,
+    significant: float,
 ) -> LevelComparison:
     arrays = {name: checked(values, f"{measure}, {name}") for name, values in levels.items()}
     groups = list(arrays.values())
@@ -95,7 +112,7 @@ def _compare(
         smallest_kruskal([len(group) for group in groups]),
         None if test.statistic is None else epsilon_squared(groups, confidence),
         _pairs(arrays, confidence),
-        _detectable(groups, alpha),
+        _detectable(groups, significant),
         alpha,
     )
 
@@ -125,14 +142,24 @@ def _pairs(arrays: Mapping[str, Array], confidence: float) -> tuple[LevelPair, .
 
 
 def _detectable(groups: Sequence[Array], alpha: float) -> float | None:
-    """Return the smallest difference of two means that a t test shows, as one of all pairs.
+    """Return the smallest difference of the lowest and highest mean that the test shows.
 
-    The noise is the pooled standard deviation within levels, assumed to be equal. Bonferroni's
-    correction equals the first step of Holm's.
+    The means of other levels lie halfway between. The noise is normal, with the variance within
+    levels. None if nothing varies; infinite if no difference has the power.
     """
     _, within, (_, df) = sums_of_squares(groups)
-    pairs = len(groups) * (len(groups) - 1) / 2
     if within <= 0 or df <= 0:
         return None
-    error = math.sqrt(2 * within / df / min(map(len, groups)))
-    return t_detectable(error, df, power=POWER, alpha=alpha / pairs)
+    sizes = sorted(map(len, groups))  # the lowest and highest level have the fewest runs
+
+    def is_shown(difference: float) -> bool:
+        means = (0.0, difference, *[difference / 2] * (len(sizes) - 2))
+        return kruskal_power(means, sizes, alpha) >= POWER
+
+    if not is_shown(_SEPARATED):
+        return math.inf
+    least, most = 0.0, _SEPARATED
+    for _ in range(_HALVINGS):
+        middle = (least + most) / 2
+        least, most = (least, middle) if is_shown(middle) else (middle, most)
+    return most * math.sqrt(within / df)

@@ -131,9 +131,13 @@ def _sensitivity(found: LevelComparison) -> str:
         )
     if found.detectable is None:
         return ""
+    power = f"with a power of {100 * POWER:.0f} %"
+    if math.isinf(found.detectable):
+        return f" With so few runs, no difference, however large, would be shown {power}."
+    between = " with the others halfway between," if len(found.means) > 2 else ""
     return (
-        f" The smallest difference of two values that these runs would show with a power of "
-        f"{100 * POWER:.0f} % is {found.detectable:.3g}."
+        f" The smallest difference between the lowest and the highest mean,{between} that these "
+        f"runs would show {power} is {found.detectable:.3g}."
     )
 
 
@@ -157,6 +161,7 @@ def _means(by: str, compared: Sequence[LevelComparison]) -> DataTable:
     for each in compared:
         means = [each.means[level].format(3) if level in each.means else "" for level in levels]
         detectable = "" if each.detectable is None else f"{each.detectable:.3g}"
+        detectable = detectable.replace("inf", "none")
         rows.append((each.measure, *means, f"{each.p_corrected:.2g}", detectable))
     return DataTable(f"Mean over the runs of each {by}, 95 % intervals", columns, rows)
 

@@ -76,7 +76,7 @@ def test_the_verdict_names_the_values_that_differ() -> None:
         "0.022)."
     )
     assert unclear.startswith("Cannot tell whether weight changes exact (exact Kruskal-Wallis, ")
-    assert "The smallest difference of two values that these runs would show" in unclear
+    assert "The smallest difference between the lowest and the highest mean, with the" in unclear
     [table] = [each for each in section(report, "Verdict").blocks if isinstance(each, DataTable)][
         :1
     ]

@@ -10,7 +10,6 @@ import pytest
 from kitchen.errors import DataError
 from kitchen.statistics.groups import kruskal, kruskal_exact, smallest_kruskal
 from kitchen.statistics.levels import compare_levels
-from kitchen.statistics.power import t_power
 
 SEPARATED = {"2": [0.90, 0.91, 0.93], "5": [0.95, 0.96, 0.97], "7": [0.980, 0.985, 0.99]}
 NOISE = {"2": [0.90, 0.95, 0.97], "5": [0.91, 0.94, 0.99], "7": [0.92, 0.93, 0.98]}
@@ -65,13 +64,32 @@ def test_separated_levels_differ_and_noise_does_not() -> None:
     assert not noise.different_pairs
 
 
-def test_a_detectable_difference_has_the_power_that_it_claims() -> None:
-    [found] = compare_levels({"b": NOISE})
+@pytest.mark.parametrize(("levels", "runs"), [(2, 5), (3, 3), (4, 6)])
+def test_a_detectable_difference_has_the_power_that_it_claims(levels: int, runs: int) -> None:
+    random = np.random.default_rng(1)
+    noise = {str(level): random.normal(size=runs) for level in range(levels)}
+    [found] = compare_levels({"b": noise})
     assert found.detectable is not None
-    pooled = np.sqrt(np.mean([np.var(values, ddof=1) for values in NOISE.values()]))
-    fewer = t_power(3, found.detectable, float(pooled), paired=False, alpha=0.05 / 3)
-    more = t_power(5, found.detectable, float(pooled), paired=False, alpha=0.05 / 3)
-    assert fewer < 0.8 < more  # the noise is estimated from three groups in place of two
+    pooled = np.sqrt(np.mean([np.var(values, ddof=1) for values in noise.values()]))
+    means = [0.0, *[found.detectable / 2] * (levels - 2), found.detectable]
+    shown = 0
+    for _ in range(400):
+        groups = [random.normal(mean, pooled, size=runs) for mean in means]
+        shown += kruskal_exact(groups).p_value <= 0.05
+    assert 0.74 < shown / 400 < 0.86  # three standard errors
+
+
+def test_more_measures_need_larger_differences() -> None:
+    [alone] = compare_levels({"b": NOISE})
+    first, *_ = compare_levels({"b": NOISE, "c": NOISE, "d": NOISE, "e": NOISE})
+    assert alone.detectable is not None
+    assert first.detectable is not None
+    assert first.detectable > 1.2 * alone.detectable
+
+
+def test_some_runs_show_no_difference_however_large() -> None:
+    [found] = compare_levels({"b": {str(level): [level, level + 0.5] for level in range(5)}})
+    assert found.detectable == np.inf
 
 
 def test_equal_values_tell_nothing() -> None:
