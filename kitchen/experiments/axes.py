@@ -71,6 +71,12 @@ class Axis:
             return [self.text.partition("=")[2]]
         return [_parsed(self.key, value) for value in self.values]
 
+    def count(self) -> float:
+        """Return the number of different values; infinite for a range of all numbers."""
+        if self.range is None:
+            return len(self.values)
+        return self.range.high - self.range.low + 1 if self.range.whole else math.inf
+
     def draw(self, generator: random.Random) -> str:
         """Return a random value."""
         return self.range.draw(generator) if self.range else generator.choice(self.values)
@@ -118,10 +124,10 @@ def _range_axis(text: str, key: str, values: str) -> Axis:
         problem = (
             f"{scale!r} is no scale; {did_you_mean(scale, _SCALES)}"
             if scale
-            else f"{values} is a range to draw from, and needs a scale"
+            else f"{values} is a range to draw from, and needs a scale."
         )
         raise ConfigError(
-            f"--over {text}: {problem}; write {key}={first}..{last}:log to draw every order of "
+            f"--over {text}: {problem} Write {key}={first}..{last}:log to draw every order of "
             f"magnitude equally often, or {key}={first}..{last}:uniform, and say how many points "
             "with --random N or --optuna N"
         )

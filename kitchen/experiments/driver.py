@@ -61,7 +61,7 @@ class Driver:
     # claims on the run of a point before its job was started, by digest
     _earlier_claims: dict[str, Collection[str]] = field(default_factory=dict)
     _deaths: dict[str, _Deaths] = field(default_factory=dict)
-    _memory: int = 0  # bytes that were free when no point ran, for all points together
+    _memory: int = 0  # bytes that were free when no job ran, for all points together
     _short_of_memory: str = ""  # digest of the point that waits for memory
 
     def run(self, *, retry_failed: bool = False) -> Sequence[PointStatus]:
@@ -159,7 +159,7 @@ class Driver:
         free = self.free_memory() if self.memory_per_point else None
         if free is None:
             return True
-        if not self._running:
+        if not self._running or not self._memory:  # or points of an earlier driver run
             self._memory = free
         needed = (len(self._running) + 1) * self.memory_per_point
         if needed <= self._memory and self.memory_per_point <= free:
@@ -169,7 +169,7 @@ class Driver:
         if earlier != point.digest:
             reason = (
                 f"waiting for memory: with this point, {gib(needed)} are needed; "
-                f"{gib(self._memory)} were free before points ran, and {gib(free)} are free now"
+                f"{gib(self._memory)} were free at the start, and {gib(free)} are free now"
             )
             self.on_change(PointStatus(point, "waiting", reason))
         return False

@@ -80,24 +80,29 @@ def find_search(
 
 
 def change_objective(ledger: Ledger, objective: Objective) -> None:
-    """Change the metric of a search; raises ConfigError if the sweep is no search."""
+    """Change the metric of a search.
+
+    Raises ConfigError if the sweep is no search, or if a completed point does not have the metric.
+    """
     search = ledger.sweep().search
     if search is None:
         raise ConfigError(
             f"sweep {ledger.name!r} is no search, so it has no metric; leave out "
             f"--{objective.direction}"
         )
-    ledger.write_search(replace(search, metric=objective.metric, direction=objective.direction))
+    changed = replace(search, metric=objective.metric, direction=objective.direction)
+    for status in ledger.statuses():
+        _check_has_metric(ledger.name, changed, status)
+    ledger.write_search(changed)
 
 
 def check_search(search: Search, axes: Sequence[Axis]) -> None:
     """Raise ConfigError for a search that cannot have so many points, or BackendError."""
     check_installed("search", "optuna", Proposer)
-    has_range = any(axis.range for axis in axes)
-    available = math.inf if has_range else prod(len(axis.values) for axis in axes)
+    available = prod(axis.count() for axis in axes)
     if search.points > available:
         raise ConfigError(
-            f"--optuna {search.points}: the axes have only {available:,} combinations; run them "
+            f"--optuna {search.points}: the axes have only {available:,.0f} combinations; run them "
             "all without --optuna"
         )
     if search.points > MAX_POINTS:
@@ -168,15 +173,7 @@ class Proposer:
 
     def check(self, status: PointStatus) -> None:
         """Raise ConfigError if a completed point has no value of the metric."""
-        if status.state != "completed" or metric_name(self.search, status.metrics):
-            return
-        near = did_you_mean(self.search.metric, status.metrics)
-        raise ConfigError(
-            f"point {status.point.number}, {status.point.run}, has completed without the metric "
-            f"{self.search.metric!r} that --{self.search.direction} names; {near} To go on with "
-            f"another metric: kitchen sweep resume {self.ledger.name} "
-            f"--{self.search.direction} METRIC"
-        )
+        _check_has_metric(self.ledger.name, self.search, status)
 
     def _unused(self, first: Point, axes: Sequence[Axis], known: set[str]) -> Point:
         """Return a point that is not in the ledger, at random; raises ConfigError."""
@@ -201,6 +198,17 @@ class Proposer:
         order, failure = _order(first.order, combination)
         values = values_of(combination)
         return Point(earlier + 1, configuration_digest(order), run, values, order, failure)
+
+
+def _check_has_metric(sweep: str, search: Search, status: PointStatus) -> None:
+    if status.state != "completed" or metric_name(search, status.metrics):
+        return
+    near = did_you_mean(search.metric, status.metrics)
+    raise ConfigError(
+        f"point {status.point.number}, {status.point.run}, has completed without the metric "
+        f"{search.metric!r} that --{search.direction} names; {near} To go on with another metric: "
+        f"kitchen sweep resume {sweep} --{search.direction} METRIC"
+    )
 
 
 def _drawn(axes: Sequence[Axis], generator: random.Random) -> tuple[str, ...]:

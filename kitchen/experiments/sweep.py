@@ -16,6 +16,7 @@ from kitchen.config.machine import free_memory, gib, memory
 from kitchen.config.order import Order
 from kitchen.config.request import Problems, RunRequest, resolve_request
 from kitchen.config.sources import Setting, from_arguments
+from kitchen.config.yaml import yaml_value
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.experiments.axes import Axis, grid, random_points, values_of
 from kitchen.experiments.executors import Executor, find_executor
@@ -79,7 +80,7 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     """Check every point of a sweep; raises Problems with all that is wrong, or ConfigError."""
     _check_axes(request)
     executor = find_executor(request.executor)
-    _check_devices(request, executor)
+    _check_jobs(request, executor)
     _check_memory(request)
     combinations = list(_combinations(request))
     count = request.search.points if request.search else len(combinations)
@@ -103,7 +104,7 @@ def plan_sweep(request: SweepRequest, name: str) -> PlannedSweep:
     if problems or store is None:
         raise Problems(list(problems.values())[:_SHOWN_PROBLEMS])
     _check_store(store)
-    _check_no_secrets(points)
+    _check_no_secrets(points, request.executor)
     if request.search:
         del points[1:]  # the others were only checked
     _check_different(points)
@@ -171,7 +172,9 @@ def _run_request(request: SweepRequest, combination: Sequence[str]) -> RunReques
 
 def _settings_of(recipe: Recipe, source: str) -> Iterator[Setting]:
     """Yield the settings that a recipe was built with."""
-    for name, value in recipe.model_dump(mode="json", exclude_unset=True).items():
+    # values of a wrong type are reported when the settings are resolved
+    dumped = recipe.model_dump(mode="json", exclude_unset=True, warnings=False)
+    for name, value in dumped.items():
         yield Setting((name,), value, source)
 
 
@@ -235,8 +238,10 @@ def _check_search(request: SweepRequest, search: Search) -> None:
     check_search(search, request.axes)
 
 
-def _check_devices(request: SweepRequest, executor: Executor) -> None:
-    """Raise ConfigError for devices if the executor gives each point its own."""
+def _check_jobs(request: SweepRequest, executor: Executor) -> None:
+    """Raise ConfigError for no job, or for devices if the executor gives each point its own."""
+    if request.jobs is not None and request.jobs < 1:
+        raise ConfigError(f"jobs={request.jobs}: at least one point has to run at a time")
     if request.devices and executor.assigns_devices:
         raise ConfigError(
             f"--devices {','.join(request.devices)}: the executor {request.executor!r} gives each "
@@ -289,10 +294,22 @@ def _check_store(blobs: BlobStore) -> None:
         )
 
 
-def _check_no_secrets(points: Sequence[Point]) -> None:
-    """Raise ConfigError if a setting of a point is a secret, which the ledger would hold."""
+def _check_no_secrets(points: Sequence[Point], executor: str) -> None:
+    """Raise ConfigError if a setting of a point or the executor has a secret.
+
+    The ledger would hold it.
+    """
+    if mask(executor) != executor:
+        raise ConfigError(
+            f"--executor {mask(executor)!r} has a secret, and the ledger of a sweep holds none; "
+            "let the command read it from an environment variable"
+        )
     for point in points:
-        for port, values in {"": point.order.settings, **point.order.adapter_settings}.items():
+        order = point.order
+        for port, values in {
+            "": {**order.settings, **point.values},
+            **order.adapter_settings,
+        }.items():
             for key, value in values.items():
                 if mask(str(value)) != str(value):
                     name = f"{port}.{key}" if port else key
@@ -310,6 +327,10 @@ def _check_different(points: Sequence[Point]) -> None:
         other = first.setdefault(point.digest, point)
         if other is not point:
             raise ConfigError(
-                f"points {other.number} and {point.number} have the same settings: {other.values} "
-                f"and {point.values} are read as the same values"
+                f"points {other.number} and {point.number} have the same settings, with "
+                f"{_values_text(other)} and with {_values_text(point)}; leave out one of the values"
             )
+
+
+def _values_text(point: Point) -> str:
+    return ", ".join(f"{key}={yaml_value(value)}" for key, value in point.values.items())

@@ -95,6 +95,9 @@ def test_every_point_is_checked_before_the_first_runs(
         changed.setenv("SOME_TOKEN", "hf_12345678")
         text = output(2, "sweep", *SMALL, *AXES, "model=hf_12345678")
         assert "has a secret in model" in text
+        secret = ("--executor", "command: env TOKEN=hf_12345678 {command}")
+        text += output(2, "sweep", *SMALL, *AXES, *secret)
+        assert "has a secret, and the ledger" in text
         assert "hf_12345678" not in text
     assert "nothing was run" in output(0, "sweep", *SMALL, *AXES, "--dry-run")
     assert not (here / "runs").exists()

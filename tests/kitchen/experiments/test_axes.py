@@ -38,7 +38,7 @@ def test_values_are_split_and_ranges_filled(text: str, values: list[str]) -> Non
         ("seed=3..1", "must rise"),
         ("rate=1e-1,0.1", "the value 0.1 is given twice"),
         ("reward=[a,b", "a quote or bracket is not closed"),
-        ("rate=1e-5..1e-3", "write rate=1e-5..1e-3:log .* --random N"),
+        ("rate=1e-5..1e-3", "Write rate=1e-5..1e-3:log .* --random N"),
         ("rate=1e-5..1e-3:lgo", "did you mean 'log'"),
         ("rate=1e-3..1e-5:log", "must rise"),
         ("rate=0..1e999:uniform", "finite bounds"),

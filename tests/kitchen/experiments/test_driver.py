@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import pytest
 
@@ -233,6 +234,29 @@ def test_points_wait_for_memory() -> None:
     # 10 bytes have room for two points, of which the first runs on; 3 bytes for none
     assert executor.started == [1, 2, 3, 4]
     assert waits == [3]
+
+
+def test_points_start_beside_those_of_a_killed_driver() -> None:
+    of = ledger(2)
+    first, second = of.points()
+
+    def behave(point: Point) -> int:
+        record(of, point, "completed")
+        record(of, first, "completed")
+        process.close()
+        return 0
+
+    executor = Scripted(of, behave)
+    driver = Driver(of, executor, 2, 2, STORE, WorkerOptions(), never_waits)
+    driver.memory_per_point, driver.free_memory = 4, lambda: 9
+    with ExitStack() as process:  # of the first point, which outlived its driver
+        process.enter_context(lease(of.blobs, first.run))
+        driver.run()
+    assert executor.started == [second.number]
+
+
+def never_waits(status: PointStatus) -> None:
+    assert status.state != "waiting"
 
 
 @pytest.mark.parametrize("text", ["4", "lots", "-1GiB"])

@@ -270,6 +270,7 @@ def test_an_experiment_is_stopped_resumed_and_kept(here: Path, mine: type[Experi
         ({"settings": {"rank": "x"}}, "rank: input should be a valid integer"),
         ({"adapter_settings": {"training": {"lattency": 1.0}}}, "lattency"),
         ({"executor": "locl"}, "did you mean 'local'"),
+        ({"jobs": 0}, "at least one point"),
         ({"blobs": "fake"}, "memory"),
         ({"name": "a/b"}, "cannot be the name"),
     ],

@@ -139,6 +139,9 @@ def test_a_missing_metric_ends_the_search_at_once() -> None:
         drive(of, complete)
     change_objective(of, Objective("dev/score", "maximise"))
     assert drive(of, complete).started == [2, 3, 4, 5]
+    with pytest.raises(ConfigError, match="did you mean 'dev/score'"):  # of a finished search
+        change_objective(of, Objective("dev/scor", "maximise"))
+    assert of.sweep().search == Search(5, "dev/score", "maximise", 0, list(AXES))
 
 
 def test_running_points_are_stopped_if_the_metric_is_missing() -> None:
@@ -201,8 +204,16 @@ def test_wrong_options_are_refused(
         checked_search(points, maximise, minimise)
 
 
-def checked_search(points: int | None, maximise: str, minimise: str) -> None:
-    axes = parse_axes(["seed=0,1"])
+def test_a_search_fits_into_its_ranges() -> None:
+    ranks = ("lora_rank=8..10:uniform", "epochs=1,2")
+    with pytest.raises(ConfigError, match="only 6 combinations"):
+        checked_search(7, "f1", "", *ranks)
+    checked_search(6, "f1", "", *ranks)
+    checked_search(7, "f1", "", *ranks, "learning_rate=1e-5..1e-1:log")
+
+
+def checked_search(points: int | None, maximise: str, minimise: str, *texts: str) -> None:
+    axes = parse_axes(texts or ["seed=0,1"])
     search = find_search(points, find_objective(maximise, minimise), 0, axes)
     assert search
     check_search(search, axes)
