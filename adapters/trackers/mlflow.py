@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from adapters.trackers.names import cells, configuration, default_project, flattened
+from kitchen.backend.temporary import held
+from kitchen.errors import BackendError
 from kitchen.runs.tracker import Position, TrackedRun, Tracker
 
 _KEY_TAG = "kitchen.key"
 _LOCAL = "sqlite:///"
 _MAX_METRICS = 1000  # of MLflow's batches
 _MAX_PARAMETERS = 100
+_MAX_NAME = 200  # characters: MLflow takes 250, and a few are added
+_MAX_TITLE = 100  # of a table, whose file name it becomes
 _MAX_TEXT = 6000  # characters of a parameter
 _NOT_IN_NAMES = re.compile(r"[^\w./ :-]")
 _STATUS = {"completed": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -51,15 +55,17 @@ class MlflowTracker(Tracker):
         self._experiment = self._experiment or default_project("MLFLOW_EXPERIMENT_NAME")
         self._uri = state.get("uri") or self._uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         self._uri = self._uri or f"{_LOCAL}mlflow.db"
-        if self._uri.startswith(_LOCAL):
-            self._uri = f"{_LOCAL}{Path(self._uri.removeprefix(_LOCAL)).absolute()}"
-        from mlflow import MlflowClient
-
-        for name in ("mlflow", "alembic"):  # they report the tables that they create
-            logging.getLogger(name).setLevel(logging.WARNING)
-        self._client = MlflowClient(tracking_uri=self._uri)
-        if self._uri.startswith(_LOCAL):
-            self._experiment_id()  # creates the tables of a new file, which takes seconds
+        if not self._uri.startswith(_LOCAL):
+            self._client = _client(self._uri)
+            return
+        file = Path(self._uri.removeprefix(_LOCAL)).absolute()
+        self._uri = f"{_LOCAL}{file}"
+        if state.get("timestamp") and not file.exists():  # MLflow would create an empty one
+            raise _gone(str(file))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with held(file.parent):  # processes that create the same tables at once would fail
+            self._client = _client(self._uri)
+            self._experiment_id()
 
     def state(self) -> Mapping[str, Any]:
         has_password = "@" in self._uri.partition("://")[2].partition("/")[0]
@@ -85,6 +91,8 @@ class MlflowTracker(Tracker):
         found = self._client.search_runs([experiment], f"tags.`{_KEY_TAG}` = '{run.key}'")
         if found:
             self._continue(found[0].info.run_id, state)
+        elif state.get("timestamp"):
+            raise _gone(f"the run with the tag {_KEY_TAG}={run.key}")
         else:
             tags = {_KEY_TAG: run.key, "kitchen.run": run.name}
             created = self._client.create_run(experiment, run_name=run.name, tags=tags)
@@ -128,7 +136,7 @@ class MlflowTracker(Tracker):
     ) -> None:
         """Store an artifact, whose name has the number of the table: sent twice, it is the same."""
         content = {"columns": list(columns), "data": cells(rows)}
-        name = _name(title).replace("/", " ").replace(":", " ")
+        name = _name(title[:_MAX_TITLE]).replace("/", " ").replace(":", " ")
         self._client.log_text(
             self._run, json.dumps(content, ensure_ascii=False), f"tables/{at.number} {name}.json"
         )
@@ -154,6 +162,27 @@ class MlflowTracker(Tracker):
         self._client.set_terminated(self._run, _STATUS[status])
 
 
+def _client(uri: str) -> Any:
+    """Return MLflow's client; that of a new file creates its tables, which takes seconds."""
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):  # they report the tables that they create
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return MlflowClient(tracking_uri=uri)
+
+
+def _gone(missing: str) -> BackendError:
+    return BackendError(
+        f"{missing} is gone, to which MLflow tracked earlier values: restore it, or delete "
+        "trackers/mlflow.json in the folder of the run, and all values are sent to a new one"
+    )
+
+
 def _name(text: str) -> str:
-    """Return a name in the characters that MLflow allows."""
-    return _NOT_IN_NAMES.sub("_", text)
+    """Return a name that MLflow allows: it must not be another one if it is read as a path."""
+    parts = _NOT_IN_NAMES.sub("_", text[:_MAX_NAME]).split("/")
+    return "/".join(f"_{part.lstrip('.')}" if _is_path(part) else part for part in parts)
+
+
+def _is_path(part: str) -> bool:
+    return part in ("", ".") or part.startswith("..")

@@ -39,7 +39,11 @@ def cells(rows: Sequence[Sequence[Any]]) -> list[list[str | int | float | bool]]
 
 def cell(value: Any) -> str | int | float | bool:
     """Return a value of a table as a number or text."""
-    return value if isinstance(value, str | int | float | bool) else json.dumps(value, default=str)
+    if isinstance(value, int | float | bool):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    # half of a surrogate pair is no character, and cannot be stored
+    return text.encode(errors="backslashreplace").decode()
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

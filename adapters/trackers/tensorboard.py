@@ -13,6 +13,7 @@ from kitchen.runs.tracker import Position, TrackedRun, Tracker
 
 _SETTINGS = "settings"  # tags of texts that are not values of the run
 _STATUS = "status"
+_OWN = "tensorboard"  # the folder in that of a run
 
 
 class TensorboardTracker(Tracker):
@@ -34,14 +35,13 @@ class TensorboardTracker(Tracker):
     def prepare(self, state: Mapping[str, Any]) -> None:
         import tensorboard.summary.writer.event_file_writer  # noqa: F401
 
-        self._folder = state.get("folder", "")
-        if self._logdir and not self._folder:
+        if self._logdir and not state:
             Path(self._logdir).mkdir(parents=True, exist_ok=True)
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._folder = self._folder or str(_folder(self._logdir, run).absolute())
+        self._folder = str(_folder(self._logdir, run, state.get("folder", "")).absolute())
         self._events = sum(1 for _ in stored_values(self._folder))
         self._skip = max(0, self._events - state.get("events", 0))
         self._writer = EventFileWriter(self._folder)
@@ -91,15 +91,15 @@ class TensorboardTracker(Tracker):
         self._writer.close()
 
 
-def _folder(logdir: str, run: TrackedRun) -> Path:
-    if logdir:
-        return Path(logdir, run.name)
+def _folder(logdir: str, run: TrackedRun, earlier: str) -> Path:
+    """Return the folder of a run; `earlier` is that of its earlier attempts."""
+    inside = not logdir and "://" not in run.folder  # in the run's folder, which may be moved
+    if earlier:
+        return Path(run.folder, Path(earlier).name) if inside else Path(earlier)
     # of a store that is no local folder, the working folder takes the place
-    return (
-        Path(run.folder) / "tensorboard"
-        if "://" not in run.folder
-        else Path("tensorboard", run.name)
-    )
+    folder = Path(run.folder, _OWN) if inside else Path(logdir or _OWN, run.name)
+    is_taken = next(stored_values(str(folder)), None) is not None  # by a deleted run of this name
+    return folder.with_name(f"{folder.name}-{run.key[:8]}") if is_taken else folder
 
 
 def stored_values(folder: str) -> Iterator[Any]:

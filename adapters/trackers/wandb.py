@@ -18,6 +18,7 @@ from kitchen.runs.tracker import Position, TrackedRun, Tracker
 
 _FINISH_SECONDS = 30.0  # that the end of the process waits for the upload; the rest stays on disk
 _HUNG_SECONDS = 0.1  # the same where W&B has not even started the run
+_MAX_TITLE = 64  # characters of a table's title, which is part of a name of up to 128
 _EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 130}
 # the files are LevelDB logs: blocks of records with a header of CRC, length and kind
 _BLOCK = 32 * 1024
@@ -66,7 +67,13 @@ class WandbTracker(Tracker):
         self._entity = state.get("entity") or self._entity or settings.entity or ""
         folder = state.get("dir") or self._dir or os.environ.get("WANDB_DIR") or "."
         self._dir = str(Path(folder).absolute())
-        self._mode = self._mode or settings.mode
+        # W&B reads the environment once in a process
+        self._mode = self._mode or os.environ.get("WANDB_MODE") or settings.mode
+        if self._mode not in ("online", "offline"):
+            raise BackendError(
+                f"W&B would store nothing, because its mode is {self._mode!r}: set WANDB_MODE to "
+                "online or offline, or leave out --observe wandb"
+            )
         if self._mode == "online" and not wandb.api.api_key:
             raise BackendError(
                 "W&B has no API key: run `wandb login`, set WANDB_API_KEY, or choose "
@@ -107,7 +114,7 @@ class WandbTracker(Tracker):
         import wandb
 
         table = wandb.Table(columns=list(columns), data=cells(rows), allow_mixed_types=True)
-        self._log(at, {title: table})
+        self._log(at, {title[:_MAX_TITLE]: table})
 
     def _log(self, at: Position, values: Mapping[str, Any]) -> None:
         # the server's last row, and those in files

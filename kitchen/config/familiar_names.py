@@ -12,7 +12,7 @@ _4BIT = "use --set training.quantization=4bit"
 _HELD_OUT = "use reading.held_out, or for dataset a folder with a file per split"
 _ROWS = "rename columns with reading.columns.OLD=NEW, or write the rows in another format"
 _TEMPLATE = "use rendering.template=FILE"
-_OBSERVER = "not supported; an observer can send metrics to a tracker"
+_OBSERVE = "use the option --observe, such as --observe wandb:project=NAME"
 _WARMUP = "not supported; use warmup_steps"
 _PRECISION = "use --set training.dtype=bfloat16"
 _ONE_DEVICE = "not supported: the local engine uses one GPU or the CPU"
@@ -71,8 +71,8 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "early_stopping_patience": "use early_stopping.patience",
         "early_stopping_threshold": "use early_stopping.min_delta",
         "resume_from_checkpoint": "use the command kitchen resume RUN",
-        "report_to": _OBSERVER,
-        "wandb_project": _OBSERVER,
+        "report_to": _OBSERVE,
+        "wandb_project": _OBSERVE,
         "ref_model": "use reference",
         "desirable_weight": "use good_weight",
         "undesirable_weight": "use bad_weight",

@@ -73,6 +73,8 @@ def _parse_settings(item: str, text: str, place: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{place} {item}: {part!r} is not a setting; {_FORM}")
+        if key.strip() in settings:
+            raise ConfigError(f"{place} {item}: {key.strip()!r} is set twice; set it once")
         settings[key.strip()] = value.strip()
     return settings
 

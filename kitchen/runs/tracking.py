@@ -83,11 +83,15 @@ class TrackerGuard:
         return int(self._memory.get("number", -1))
 
     @property
+    def _unsent(self) -> int:
+        return self._offered - (self._sent if self._tracker.hands_over else self._confirmed)
+
+    @property
     def outcome(self) -> Mapping[str, Any]:
         """The entry for run.json."""
-        sent = self._sent if self._tracker.hands_over else self._confirmed
-        outcome = {"state": "failed" if self._reason else "sent", "sent": sent}
-        failure = {"unsent": self._offered - sent, "reason": self._reason}
+        unsent = self._unsent
+        outcome = {"state": "failed" if self._reason else "sent", "sent": self._offered - unsent}
+        failure = {"unsent": unsent, "reason": self._reason}
         return outcome | failure if self._reason else outcome
 
     def start(self, backlog: Sequence[Value] = ()) -> None:
@@ -128,9 +132,8 @@ class TrackerGuard:
         except KeyboardInterrupt:  # the run is over, and only its trackers are not
             self.give_up("the user interrupted it")
             return
-        if not done and not (self._tracker.hands_over and self._sent == self._offered):
-            unsent = self._offered - self._confirmed
-            self.give_up(f"it had not confirmed {unsent:,} values when the run ended")
+        if not done and not (self._tracker.hands_over and not self._unsent):
+            self.give_up(f"it had not confirmed {self._unsent:,} values when the run ended")
 
     def _work(self) -> None:
         try:
@@ -205,6 +208,9 @@ class TrackerGuard:
             if self._reason or self._done.is_set():
                 return
             self._reason = reason
+        self._backlog.clear()
+        with self._queue.mutex:  # values that a hanging tracker would hold in memory
+            self._queue.queue.clear()
         text = "the tracker gets no more of this run; `kitchen resume` sends the rest"
         self._log.warning(text, tracker=self.name, why=reason)
 
@@ -234,6 +240,8 @@ class Trackers(Observer):
         self._start()
 
     def _start(self) -> None:
+        if not self._guards:
+            return  # without reading the journals
         backlog: list[Value] = []
         try:
             backlog += self._recorded()
@@ -248,6 +256,8 @@ class Trackers(Observer):
             self._last_step = event.progress.step
         for number, published in enumerate(event.published, event.number):
             if _is_tracked(published):
+                if isinstance(published, Samples):
+                    published = Samples(published.rows[:MAX_SAMPLES])
                 at = Position(number, self._last_step, event.stage.title())
                 for guard in self._guards:
                     guard.offer(Value(at, published))
@@ -326,7 +336,12 @@ def _memory_name(run: str, tracker: str) -> str:
 def read_memory(blobs: BlobStore, run: str, tracker: str) -> dict[str, Any]:
     """Return what is remembered of a tracker, empty at first; raises ConfigError if damaged."""
     name = _memory_name(run, tracker)
-    return {} if blobs.read(name) is None else read_sealed(blobs, name)
+    try:
+        return {} if blobs.read(name) is None else read_sealed(blobs, name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}, or delete it, and all values are sent again, to a new tracked run"
+        ) from error
 
 
 def prepared_trackers(blobs: BlobStore, run: str, order: Order) -> Mapping[str, Tracker]:

@@ -48,6 +48,7 @@ def test_trackers_are_parsed(value: Any, trackers: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
+        (["wandb:project=a,project=b"], "'project' is set twice"),
         (["wandb:soup"], "here wandb:soup: 'soup' is not a setting"),
         (["wandb", "wandb:project=a"], "'wandb' is named twice"),
         (3, "3 is not a list of trackers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -208,4 +209,18 @@ def test_a_damaged_memory_gives_the_tracker_up() -> None:
     events.start()
     events.end()
     assert "r/trackers/t0.json is damaged" in events.outcomes["t0"]["reason"]
+    assert "or delete it, and all values are sent again" in events.outcomes["t0"]["reason"]
     assert not tracker.runs
+
+
+def test_a_tracker_that_was_given_up_holds_no_values() -> None:
+    blocked = Blocked("open")
+    events = TrackedEvents(ScriptedTracker(blocked))
+    events.start()
+    metrics = Metrics(loss=1.0)
+    weak = weakref.ref(metrics)
+    events.publish(0, metrics)
+    events.end(0.0)
+    del metrics
+    assert weak() is None
+    blocked.released.set()
