@@ -122,15 +122,20 @@ def first_points(search: Search, axes: Sequence[Axis]) -> Sequence[Sequence[str]
     return found
 
 
-def best(search: Search, statuses: Sequence[PointStatus]) -> tuple[PointStatus, float] | None:
-    """Return the completed point with the best value of the metric; None if there is none."""
+def ranked(search: Search, statuses: Sequence[PointStatus]) -> Sequence[tuple[PointStatus, float]]:
+    """Return the completed points with their values of the metric, the best first."""
     values: list[tuple[PointStatus, float]] = []
     for status in statuses:
         value = _value(search, status)
         if value is not None:
             values.append((status, value))
-    choose = max if search.direction == "maximise" else min
-    return choose(values, key=lambda pair: pair[1]) if values else None
+    maximise = search.direction == "maximise"
+    return sorted(values, key=lambda pair: pair[1], reverse=maximise)
+
+
+def best(search: Search, statuses: Sequence[PointStatus]) -> tuple[PointStatus, float] | None:
+    """Return the completed point with the best value of the metric; None if there is none."""
+    return next(iter(ranked(search, statuses)), None)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from kitchen.engine.observers import Observer, StageDone
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.experiments.reports.levels import level_blocks
 from kitchen.experiments.reports.runs import ReportedGroup, groups_of
+from kitchen.experiments.reports.searches import search_blocks
 from kitchen.ports import BlobStore
 from kitchen.runs.comparison import RECIPE
 from kitchen.runs.reports.content import (
@@ -73,7 +74,9 @@ def build_report(blobs: BlobStore, names: Sequence[str]) -> Report:
     by_level, level_analysis = level_blocks(blobs, names)
     by_run = _groups_by_run(groups)
     parts = [
-        Section("Verdict", [*by_level, *verdict, *_left_out(left_out)]),
+        Section(
+            "Verdict", [*search_blocks(blobs, names), *by_level, *verdict, *_left_out(left_out)]
+        ),
         *sections("Curves", [*curves(runs, by_run), *speed(runs, by_run)]),
         *sections("Evaluation", [*scores, *_recorded_tables(runs, is_evaluation)]),
         *sections("Statistical analysis", [*level_analysis, *analysis]),
@@ -166,10 +169,14 @@ def _many(baseline: str, pairs: Mapping[str, Sequence[ComparedPair]]) -> str:
     worse = sum(_has(compared, "worse") for compared in pairs.values())
     if better or worse:
         return (
-            f"Of {len(pairs)} groups, {better} are better than {baseline} on at least one measure, "
-            f"and {worse} are worse."
+            f"Of {len(pairs)} groups, {_are(better)} better than {baseline} on at least one "
+            f"measure, and {_are(worse)} worse."
         )
     return f"Cannot tell whether any of {len(pairs)} groups is better or worse than {baseline}."
+
+
+def _are(count: int) -> str:
+    return f"{count} is" if count == 1 else f"{count} are"
 
 
 def _has(compared: Sequence[ComparedPair], verdict: Verdict) -> bool:

@@ -10,6 +10,7 @@ from itertools import chain
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.experiments.ledger import Ledger, Point, sweep_names
+from kitchen.experiments.reports.searches import best_points
 from kitchen.ports import BlobStore
 from kitchen.runs.store import list_runs, run_exists
 
@@ -34,8 +35,9 @@ def groups_of(
 ) -> tuple[Sequence[ReportedGroup], Sequence[str]]:
     """Return the runs of these names by group, and the points of sweeps that have not completed.
 
-    A sweep stands for its completed points; those that differ in the axis `seed` only are one
-    group. Raises ConfigError for an unknown name, or a run that is named twice.
+    A sweep stands for its completed points, and a search for its best ones; those that differ in
+    the axis `seed` only are one group. Raises ConfigError for an unknown name, or a run that is
+    named twice.
     """
     sweeps = sweep_names(blobs)
     groups: list[ReportedGroup] = []
@@ -45,8 +47,9 @@ def groups_of(
             _check_run(blobs, name, sweeps)
             groups.append(ReportedGroup(name, (name,)))
             continue
-        statuses = Ledger(blobs, name).statuses()
-        done = [status.point for status in statuses if status.state == "completed"]
+        ledger = Ledger(blobs, name)
+        statuses = ledger.statuses()
+        done = [status.point for status in best_points(ledger.sweep(), statuses)]
         groups += _groups_of_points(done, name, several=len(names) > 1)
         left_out += [f"{of.point.run} ({of.state})" for of in statuses if of.state != "completed"]
     _check_different(groups)
