@@ -9,6 +9,7 @@ from typing import Any
 from kitchen.artifacts.public_texts import without_folders
 from kitchen.artifacts.weights import parse_weights_name
 from kitchen.config.yaml import yaml_value
+from kitchen.secrets import mask
 from kitchen.types import Table
 
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
@@ -83,7 +84,8 @@ def _metrics(table: Table, row: Mapping[str, str]) -> Iterator[tuple[str, Mappin
         if column in _OF_OTHERS or found is None:
             continue
         value, low, high = map(float, found.groups())
-        name = _measure(table, row, column)
+        # masked before the type is made of it, in which a secret would have another form
+        name = mask(without_folders(_measure(table, row, column)))
         yield (
             name,
             {

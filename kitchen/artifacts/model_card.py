@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -23,19 +25,19 @@ from kitchen.types import Checkpoint, Table
 _HUB_CODE = """from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
 
-model = AutoPeftModelForCausalLM.from_pretrained("{repo}")
-tokenizer = AutoTokenizer.from_pretrained("{repo}")"""
+model = AutoPeftModelForCausalLM.from_pretrained({repo})
+tokenizer = AutoTokenizer.from_pretrained({repo})"""
 _LOCAL_CODE = """from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 base = AutoModelForCausalLM.from_pretrained("FOLDER")  # of the base model named above
-model = PeftModel.from_pretrained(base, "{repo}")
-tokenizer = AutoTokenizer.from_pretrained("{repo}")"""
+model = PeftModel.from_pretrained(base, {repo})
+tokenizer = AutoTokenizer.from_pretrained({repo})"""
 
 _MERGED_CODE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("{repo}")
-tokenizer = AutoTokenizer.from_pretrained("{repo}")"""
+model = AutoModelForCausalLM.from_pretrained({repo})
+tokenizer = AutoTokenizer.from_pretrained({repo})"""
 _GGUF_CODE = """ollama create NAME -f Modelfile
 ollama run NAME"""
 Form = Literal["adapter", "merged", "gguf"]
@@ -225,11 +227,12 @@ def _loading(repo: str, base: Base, form: Form) -> str:
     else:
         code = _HUB_CODE if is_of_hub(base.name) else _LOCAL_CODE
         libraries = "transformers and peft"
-    shell = f"pip install 'crucible-kitchen[local,hf]'\nkitchen chat {repo}"
+    shell = f"pip install 'crucible-kitchen[local,hf]'\nkitchen chat {shlex.quote(repo)}"
     if base.name.startswith("path:") and form == "adapter":
         folder = public_name(base.name).removeprefix("path:")
         shell += f"  # in the directory that holds the folder {' '.join(folder.split())}"
+    quoted = json.dumps(repo.removeprefix("path:"))
     return (
-        f"With {libraries}:\n\n```python\n{code.format(repo=repo.removeprefix('path:'))}\n```\n\n"
+        f"With {libraries}:\n\n```python\n{code.format(repo=quoted)}\n```\n\n"
         f"Or with the kitchen:\n\n```bash\n{shell}\n```"
     )

@@ -38,7 +38,7 @@ class Series:
 
 
 class Speed:
-    """Tokens per second by step, where a step follows another one of its attempt."""
+    """Tokens per second by step, where a step follows another one of its attempt and loop."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
@@ -48,9 +48,11 @@ class Speed:
         tokens = row.get("tokens")
         if not isinstance(tokens, int | float) or not math.isfinite(tokens):
             return
-        seconds = float(row["seconds"])
-        if seconds > self._before:
-            self.points.append((int(row["step"]) + 1, tokens / (seconds - self._before)))
+        step, seconds = int(row["step"]) + 1, float(row["seconds"])
+        if self.points and step <= self.points[-1][0]:  # of another loop
+            self.points.clear()
+        elif seconds > self._before:
+            self.points.append((step, tokens / (seconds - self._before)))
         self._before = seconds
 
 

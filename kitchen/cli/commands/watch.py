@@ -255,9 +255,9 @@ def _samples(rows: Sequence[Mapping[str, Any]], width: int) -> Sequence[str]:
 
 
 def _cut_text(text: str, width: int) -> Sequence[str]:
-    room = _SAMPLE_LINES * (width - 2)
-    cut = _cut(text, room)
-    lines = [cut[at : at + width - 2] for at in range(0, len(cut), width - 2)]
+    room = max(1, width - 2)  # of a line, after the dash
+    cut = _cut(text, _SAMPLE_LINES * room)
+    lines = [cut[at : at + room] for at in range(0, len(cut), room)]
     return [f"- {line}" if at == 0 else f"  {line}" for at, line in enumerate(lines)]
 
 

@@ -211,6 +211,21 @@ def test_secret_in_a_setting_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pass@" not in card(dataset="https://me:pass@host/x.jsonl")
 
 
+def test_name_of_a_measure_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOUP_API_KEY", "s3cr3t-s3cr3t")
+    measure = "match of s3cr3t-s3cr3t in /home/ada/x.json"
+    table = {**SCORES, "rows": [["test", "200", measure, "0.5 [0.4, 0.6]"]]}
+    text = card(tables=(table,))
+    [metric] = front(text)["model-index"][0]["results"][0]["metrics"]
+    assert (metric["name"], metric["type"]) == ("match of *** in x.json", "match_of_in_x_json")
+
+
+def test_folder_with_a_space_is_quoted_in_commands() -> None:
+    text = model_card("path:my soup", Base("owner/base"), Weights("a", "a", "a"), Evaluation())
+    assert 'from_pretrained("my soup")' in text
+    assert "kitchen chat 'path:my soup'" in text
+
+
 def test_bars_and_line_breaks_do_not_break_a_table() -> None:
     table = {**SCORES, "rows": [["a|b", "1\n2", "exact match", "1"]]}
     assert "| a\\|b | 1 2 | exact match | 1 |" in card(tables=(table,))

@@ -61,6 +61,11 @@ def test_a_terminal_shows_curves_log_and_samples(here: Path, width: int) -> None
     assert "basil completed after" in text
 
 
+def test_a_terminal_may_be_narrow(here: Path) -> None:
+    output(0, "run", *SMALL, "--name", "basil")
+    assert watch("basil", AdapterChoice({}), 0.1, terminal(2)[0]) == 0
+
+
 def test_a_failed_run_gives_its_exit_code_and_reason(here: Path) -> None:
     write_soup_recipe(here)
     output(1, "run", "recipes.soup", "wrong=disk", "--training", "fake", "--name", "burnt")

@@ -12,7 +12,7 @@ from adapters.fake.training import FakeTraining
 from kitchen import Observer, StageDone
 from kitchen.config.order import Order
 from kitchen.engine.observers import SavePointDue
-from kitchen.runs.follow import RunFollower, RunView
+from kitchen.runs.follow import SPEED, RunFollower, RunView
 from kitchen.runs.history import series_of
 from kitchen.runs.lock import lease
 from kitchen.runs.store import read_journal, write_run
@@ -117,6 +117,15 @@ def test_the_step_is_that_of_the_innermost_loop() -> None:
     epochs = {"n": 99, "stage": "ReportEpoch", "step": 1, "seconds": 50.0}
     blobs.write("run/metrics.jsonl", lines([*steps(20), epochs]))
     assert RunFollower(blobs, "run").read().step == 20
+
+
+def test_the_speed_is_that_of_the_last_loop() -> None:
+    blobs = FakeBlobs()
+    write_run(blobs, "run", record("running"))
+    rows = [{**row, "tokens": 10} for row in [*steps(4), *steps(3, stage="Other")]]
+    rows = [{**row, "seconds": 2.0 * at} for at, row in enumerate(rows)]
+    blobs.write("run/metrics.jsonl", lines(rows))
+    assert RunFollower(blobs, "run").read().series[SPEED] == ((2, 5.0), (3, 5.0))
 
 
 def test_rows_that_a_resumed_run_drops_are_dropped() -> None:
