@@ -88,13 +88,13 @@ class ObservedPorts:
         if not (self._record or self.tracer or self._metrics):
             return values
         _CALLER.set(of)
-        return {name: self.wrapped(kinds[name], value) for name, value in values.items()}
+        return {name: self.wrapped(kinds[name], value, of) for name, value in values.items()}
 
     def unwrap(self, value: Any) -> Any:
         """Return the port inside a wrapper, and every other value unchanged."""
         if not _is_wrapper(value):
             return value
-        port, _, model, _ = value._observed
+        port, model = value._observed.port, value._observed.model
         if model is not None:
             key = id(port)
             with suppress(TypeError):  # of a class that has no weak references
@@ -102,7 +102,9 @@ class ObservedPorts:
                 self._models[key] = gone, model
         return port
 
-    def wrapped(self, kind: Any, value: Any, model: str | None = None) -> Any:
+    def wrapped(
+        self, kind: Any, value: Any, of: Mapping[str, str | int], model: str | None = None
+    ) -> Any:
         """Return a port in a wrapper, and every other value unchanged."""
         is_port = getattr(kind, "_is_protocol", False) and not is_future(value)
         if not is_port or _is_wrapper(value):
@@ -113,7 +115,7 @@ class ObservedPorts:
         if reference is not None and reference() is value:
             model = known
         cls: Any = type(value)
-        return _wrapper_class(cls)(_Observed(value, kind, model, self))
+        return _wrapper_class(cls)(_Observed(value, kind, model, self, of))
 
     def ended(self, call: PortCall) -> None:
         if call.port in _ONLY_TRACED:
@@ -131,6 +133,7 @@ class _Observed(NamedTuple):
     kind: Any
     model: str | None
     ports: ObservedPorts
+    caller: Mapping[str, str | int]  # on threads without the context of a stage
 
 
 class _ObservedPort:
@@ -147,9 +150,8 @@ class _ObservedPort:
         return type(self._observed.port)
 
     def __getattr__(self, name: str) -> Any:
-        port, kind, _, _ = self._observed
-        attribute = getattr(port, name)
-        if name.startswith("_") or not _is_method(kind, name, attribute):
+        attribute = getattr(self._observed.port, name)
+        if name.startswith("_") or not _is_method(self._observed.kind, name, attribute):
             return attribute
         return _ObservedMethod(self._observed, name, attribute)
 
@@ -274,9 +276,9 @@ def _call(
 def _begin(
     observed: _Observed, verb: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _CallUnderWay:
-    port, kind, model, ports = observed
+    port, kind, model, ports, caller = observed
     tracer = ports.tracer
-    row = PortCall(kind.__name__, verb, _CALLER.get({}), model)
+    row = PortCall(kind.__name__, verb, _CALLER.get(caller), model)
     row.input_tokens = _input_tokens(kind, verb, args, kwargs)
     span = CallSpan(tracer, row) if tracer else None
     samples = verb == "sample" and Sampler in kind.__mro__
@@ -322,7 +324,8 @@ def _opening(
         return _unchanged
     source = _first(args, kwargs, "model", "weights") or observed.model
     model = source.path if isinstance(source, Checkpoint) else source
-    return lambda value: observed.ports.wrapped(kind, value, model)
+    caller = _CALLER.get(observed.caller)
+    return lambda value: observed.ports.wrapped(kind, value, caller, model)
 
 
 @dataclass

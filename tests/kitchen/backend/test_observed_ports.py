@@ -162,6 +162,17 @@ def test_ports_that_a_port_opens_are_observed_with_their_model() -> None:
     assert calls[3].output_tokens is None
 
 
+def test_calls_on_other_threads_are_those_of_the_stage() -> None:
+    client, calls = observed(TrainingClient, FakeTraining(FakeBlobs()))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        sampler = pool.submit(client.sampler, "tiny").result()
+        pool.submit(sampler.logprobs, np.array([1, 2])).result()
+    assert [(call.verb, *call.caller.values()) for call in calls] == [
+        ("sampler", "Stage", 4),
+        ("logprobs", "Stage", 4),
+    ]
+
+
 def test_model_is_known_after_the_sampler_was_in_scope() -> None:
     calls: list[PortCall] = []
     ports = ObservedPorts(calls.append)
