@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,25 +48,31 @@ class MlflowTracker(Tracker):
         self._client: Any = None
         self._run = ""  # MLflow's identifier
         self._rows: list[tuple[Position, Mapping[str, float]]] = []  # not stored yet
-        self._timestamp = 0  # ms; of the last row that is stored
-        self._skip = 0  # rows to come that MLflow has already
+        self._timestamp = 0  # ms; of the last row that was received and is stored
+        self._stored: deque[int] = deque()  # timestamps of rows to come that MLflow has already
 
     def prepare(self, state: Mapping[str, Any]) -> None:
         self._experiment = state.get("experiment") or self._experiment
         self._experiment = self._experiment or default_project("MLFLOW_EXPERIMENT_NAME")
         self._uri = state.get("uri") or self._uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         self._uri = self._uri or f"{_LOCAL}mlflow.db"
-        if not self._uri.startswith(_LOCAL):
-            self._client = _client(self._uri)
-            return
+        from mlflow import MlflowClient
+
+        for name in ("mlflow", "alembic"):  # they report the tables that they create
+            logging.getLogger(name).setLevel(logging.WARNING)
+        if self._uri.startswith(_LOCAL):
+            self._prepare_file(state)
+        self._client = MlflowClient(tracking_uri=self._uri)
+
+    def _prepare_file(self, state: Mapping[str, Any]) -> None:
         file = Path(self._uri.removeprefix(_LOCAL)).absolute()
         self._uri = f"{_LOCAL}{file}"
         if state.get("timestamp") and not file.exists():  # MLflow would create an empty one
             raise _gone(str(file))
         file.parent.mkdir(parents=True, exist_ok=True)
         with held(file.parent):  # processes that create the same tables at once would fail
-            self._client = _client(self._uri)
-            self._experiment_id()
+            if not file.exists():
+                _create(file)
 
     def state(self) -> Mapping[str, Any]:
         has_password = "@" in self._uri.partition("://")[2].partition("/")[0]
@@ -103,10 +110,9 @@ class MlflowTracker(Tracker):
         """Continue a run that an earlier attempt started, and count what it stored since."""
         self._run = run
         self._client.update_run(run, status="RUNNING")
-        confirmed = state.get("timestamp", 0)
-        later = {time for time in self._timestamps() if time > confirmed}
-        self._skip = len(later)
-        self._timestamp = max([confirmed, *later])
+        self._timestamp = state.get("timestamp", 0)
+        later = {time for time in self._timestamps() if time > self._timestamp}
+        self._stored.extend(sorted(later))
 
     def _timestamps(self) -> Iterator[int]:
         """Yield the timestamp of every stored metric."""
@@ -126,8 +132,8 @@ class MlflowTracker(Tracker):
             self._client.log_batch(self._run, params=batch)
 
     def metrics(self, at: Position, values: Mapping[str, float]) -> None:
-        if self._skip:
-            self._skip -= 1
+        if self._stored:
+            self._timestamp = self._stored.popleft()
         else:
             self._rows.append((at, values))
 
@@ -162,13 +168,19 @@ class MlflowTracker(Tracker):
         self._client.set_terminated(self._run, _STATUS[status])
 
 
-def _client(uri: str) -> Any:
-    """Return MLflow's client; that of a new file creates its tables, which takes seconds."""
-    from mlflow import MlflowClient
+def _create(file: Path) -> None:
+    """Create a file with MLflow's tables, which takes seconds; if killed meanwhile, there is none.
 
-    for name in ("mlflow", "alembic"):  # they report the tables that they create
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return MlflowClient(tracking_uri=uri)
+    MLflow can neither use nor complete a file with some of its tables.
+    """
+    from mlflow.store.tracking import sqlalchemy_store
+
+    create: Any = sqlalchemy_store.SqlAlchemyStore
+    part = file.with_name(f".{file.name}.part")
+    for left in (part, part.with_name(f"{part.name}-journal")):
+        left.unlink(missing_ok=True)
+    create(f"{_LOCAL}{part}", "./mlruns").engine.dispose()  # closes the file
+    part.rename(file)
 
 
 def _gone(missing: str) -> BackendError:

@@ -50,7 +50,8 @@ class TensorboardTracker(Tracker):
             self._add_text(_SETTINGS, f"```json\n{text}\n```", 0)
 
     def state(self) -> Mapping[str, Any]:
-        return {"folder": self._folder, "events": self._events} if self._writer else {}
+        events = self._events - self._skip  # those up to the last value that was received
+        return {"folder": self._folder, "events": events} if self._writer else {}
 
     def metrics(self, at: Position, values: Mapping[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary

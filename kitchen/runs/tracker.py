@@ -76,5 +76,9 @@ class Tracker(ABC):
         """Send the final status of this attempt: "completed", "failed" or "interrupted"."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return what a later process needs in order to continue from here, as JSON."""
+        """Return what a later process needs in order to continue from here, as JSON.
+
+        "Here" is after the last value that this process received, even if the tracker has later
+        ones of an earlier process: those are still sent again.
+        """
         return {}
