@@ -33,6 +33,7 @@ from kitchen.experiments.sweep import (
     SweepRequest,
     check_folder,
     create_sweep,
+    device_ids,
     plan_sweep,
     store_of,
 )
@@ -154,8 +155,10 @@ class Experiment(BaseModel, ABC):
         fixed = {key: value for key, value in (settings or {}).items() if key in cls.model_fields}
         others = {key: value for key, value in (settings or {}).items() if key not in fixed}
         implied = tuple(from_mapping(others, "settings"))
-        run = RunRequest("", (), (), adapters, implied=implied, observe=observe)
-        request = SweepRequest(run, (), jobs=jobs, devices=tuple(devices), executor=executor)
+        trackers = [observe] if isinstance(observe, str) else observe
+        run = RunRequest("", (), (), adapters, implied=implied, observe=trackers)
+        gpus = device_ids(",".join(map(str, devices)))
+        request = SweepRequest(run, (), jobs=jobs, devices=gpus, executor=executor)
         request = _with_experiment(cls, request, fixed)
         planned = plan_sweep(request, name or new_run_id(cls.__name__.lower()))
         ledger = create_sweep(planned)

@@ -211,8 +211,8 @@ def _check_has_metric(sweep: str, search: Search, status: PointStatus) -> None:
     near = did_you_mean(search.metric, status.metrics)
     raise ConfigError(
         f"point {status.point.number}, {status.point.run}, has completed without the metric "
-        f"{search.metric!r} that --{search.direction} names; {near} To go on with another metric: "
-        f"kitchen sweep resume {sweep} --{search.direction} METRIC"
+        f"{search.metric!r} that --{search.direction} names; go on with another one by `kitchen "
+        f"sweep resume {sweep} --{search.direction} METRIC`; {near}"
     )
 
 

@@ -271,6 +271,8 @@ def test_an_experiment_is_stopped_resumed_and_kept(here: Path, mine: type[Experi
         ({"adapter_settings": {"training": {"lattency": 1.0}}}, "lattency"),
         ({"executor": "locl"}, "did you mean 'local'"),
         ({"jobs": 0}, "at least one point"),
+        ({"devices": "0,1"}, "name each GPU once"),
+        ({"observe": "tracki"}, "did you mean 'trackio'"),
         ({"blobs": "fake"}, "memory"),
         ({"name": "a/b"}, "cannot be the name"),
     ],
