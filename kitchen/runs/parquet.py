@@ -47,10 +47,13 @@ def export_parquet(blobs: BlobStore, run: str, folder: Path) -> Sequence[Path]:
     """Write metrics, requests, samples and tables of a run into a new folder; return the files.
 
     Each key of a journal becomes a column, null where a row does not have it. Raises ConfigError if
-    pyarrow is missing or the folder is in use.
+    pyarrow is missing, the folder is in use, or a row has a value of a wrong type.
     """
     arrow = _arrow()
-    tables = {name: _table(arrow, name, read_journal(blobs, run, name)) for name in _COLUMNS}
+    tables = {}
+    for name in _COLUMNS:
+        file = blobs.locate(f"{run}/{name}.jsonl")
+        tables[name] = _table(arrow, name, read_journal(blobs, run, name), file)
     with atomic_folder(folder) as part:
         for name, table in tables.items():
             named = table.replace_schema_metadata({b"kitchen.run": run.encode()})
@@ -69,8 +72,8 @@ def _arrow() -> Any:
         ) from error
 
 
-def _table(arrow: Any, journal: str, rows: Sequence[Row]) -> Any:
-    """Return a journal as an Arrow table."""
+def _table(arrow: Any, journal: str, rows: Sequence[Row], file: str) -> Any:
+    """Return a journal as an Arrow table; `file` is its name in errors."""
     columns = dict.fromkeys(_COLUMNS[journal])
     for row in rows:
         columns |= dict.fromkeys(row)
@@ -79,7 +82,13 @@ def _table(arrow: Any, journal: str, rows: Sequence[Row]) -> Any:
         values = [row.get(name) for row in rows]
         kind = _COLUMNS[journal].get(name) or _kind(values)
         is_json = kind == "json"
-        arrays.append(_array(arrow, kind, values))
+        try:
+            arrays.append(_array(arrow, kind, values))
+        except (ValueError, TypeError) as error:  # errors of Arrow are among them
+            raise ConfigError(
+                f"{file} has a value of {name!r} that is not of the type {kind} ({error}); restore "
+                "it from a copy, or delete that line"
+            ) from error
         fields.append(arrow.field(name, arrays[-1].type, metadata=_JSON if is_json else None))
     return arrow.Table.from_arrays(arrays, schema=arrow.schema(fields))
 
@@ -95,11 +104,21 @@ def _kind(values: Sequence[Any]) -> str:
     return {frozenset({str}): "string", frozenset({bool}): "bool_"}.get(frozenset(found), "json")
 
 
+def _encodable(value: Any) -> Any:
+    r"""Return texts with halves of surrogate pairs, which UTF-8 does not have, as `\ud800`."""
+    if isinstance(value, list):
+        return list(map(_encodable, value))
+    is_text = isinstance(value, str)
+    return value.encode("utf-8", "backslashreplace").decode() if is_text else value
+
+
 def _array(arrow: Any, kind: str, values: Sequence[Any]) -> Any:
     if kind == "json":
         values = [None if value is None else json.dumps(value) for value in values]
     if kind == "timestamp":
         values = [None if value is None else datetime.fromisoformat(value) for value in values]
+    if kind in ("string", "texts", "text_rows"):
+        values = list(map(_encodable, values))
     texts = arrow.list_(arrow.string())
     types = {
         "json": arrow.string(),

@@ -92,6 +92,35 @@ def test_nan_is_no_null(tmp_path: Path) -> None:
     assert {"duration_ms", "input_tokens", "error_type"} <= set(columns), "without any rows"
 
 
+def test_half_of_a_surrogate_pair_is_escaped(tmp_path: Path) -> None:
+    blobs = FakeBlobs()
+    blobs.write("run/samples.jsonl", b'{"n": 0, "stage": "S", "step": 0, "text": "a\\ud800"}\n')
+    table = b'{"n": 0, "title": "T", "columns": ["\\udfff"], "rows": [["\\udfff"]]}\n'
+    blobs.write("run/tables.jsonl", table)
+    *_, samples, tables = export_parquet(blobs, "run", tmp_path / "out")
+    assert read_back(samples)[0]["text"] == "a\\ud800"
+    assert read_back(tables)[0]["rows"] == [["\\udfff"]]
+
+
+@pytest.mark.parametrize(
+    ("journal", "row", "named"),
+    [
+        ("requests", b'{"started": "yesterday"}', "'started' that is not of the type timestamp"),
+        ("requests", b'{"step": "x"}', "'step' that is not of the type int64"),
+        ("metrics", b'{"stage": 5}', "'stage' that is not of the type string"),
+        ("tables", b'{"title": "T", "columns": ["a"], "rows": [[1]]}', "'rows' that is not"),
+    ],
+)
+def test_value_of_a_wrong_type_is_named(
+    journal: str, row: bytes, named: str, tmp_path: Path
+) -> None:
+    blobs = FakeBlobs()
+    blobs.write(f"run/{journal}.jsonl", row + b"\n")
+    with pytest.raises(ConfigError, match=rf"run/{journal}\.jsonl has a value of {named}"):
+        export_parquet(blobs, "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_missing_pyarrow_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
