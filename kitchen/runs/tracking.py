@@ -37,7 +37,7 @@ from kitchen.secrets import mask, masked
 from kitchen.types import Metrics, Samples, Table
 from kitchen.workflow import Step
 
-END_SECONDS = 0.9  # that the end of a run waits for all of its trackers together
+END_SECONDS = 0.7  # that the end of a run waits for all of its trackers together
 QUEUE_SIZE = 10_000  # values that wait for a tracker before it is given up
 MAX_SAMPLES = 100  # of each publication, which are all that a tracker gets
 _FLUSH_SECONDS = 1.0
