@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from inspect import isabstract
 from pathlib import Path
@@ -264,9 +265,11 @@ def _with_experiment(
     declared = {axis.key: axis for axis in _declared_axes(cls)}
     axes = {key: axis for key, axis in {**declared, **given}.items() if key not in fixed}
     _check_class(cls, axes)
+    entries = (*from_arguments(request.run.settings), *request.run.implied)
+    others = [entry.keys[0] for entry in entries]
     recipes = PointRecipes(
         f"{cls.__module__}:{cls.__name__}",
-        partial(_recipe_of, cls, fixed),
+        partial(_recipe_of, cls, fixed, others),
         cls.compare_by if cls.compare_by in axes else "",
         cls.measures,
     )
@@ -309,9 +312,12 @@ def _check_class(cls: type[Experiment], axes: Mapping[str, Axis]) -> None:
 
 
 def _recipe_of(
-    cls: type[Experiment], fixed: Mapping[str, Any], values: Mapping[str, Any]
+    cls: type[Experiment],
+    fixed: Mapping[str, Any],
+    others: Sequence[str],
+    values: Mapping[str, Any],
 ) -> Recipe:
-    """Return the recipe of a point; raises Problems."""
+    """Return the recipe of a point, of which `others` must be settings; raises Problems."""
     point = ", ".join(f"{key}={yaml_value(value)}" for key, value in values.items())
     problem = f"{cls.__name__}, {point}"
     try:
@@ -340,7 +346,18 @@ def _recipe_of(
                 )
             ]
         )
+    _check_settings(cls, recipe, others)
     return recipe
+
+
+def _check_settings(cls: type[Experiment], recipe: Recipe, names: Sequence[str]) -> None:
+    """Raise Problems for a misspelt field; other unknown names are reported with the recipe's."""
+    for name in names:
+        known = name in type(recipe).model_fields
+        if not known and get_close_matches(name, cls.model_fields):
+            text = f"{cls.__name__} has no field {name!r}, and its recipe no such setting"
+            near = did_you_mean(name, cls.model_fields)
+            raise Problems([ConfigError(f"{text}; {near}")])
 
 
 def _problems(at: str, error: ValidationError, cls: type[BaseModel]) -> Problems:

@@ -79,6 +79,8 @@ def compare_levels(
     measures. Dunn's test of each pair of levels is corrected for the pairs. Raises DataError for a
     measure of fewer than two levels.
     """
+    if not measures:
+        return ()
     count = 1 if correction in ("none", "bh") else len(measures)
     significant = alpha / count  # for the smallest p-value, in the first step of Holm's method
     compared = [

@@ -266,6 +266,7 @@ def test_an_experiment_is_stopped_resumed_and_kept(here: Path, mine: type[Experi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"settings": {"rnk": 3}}, "Ranks has no field 'rnk', .* did you mean 'rank'"),
         ({"settings": {"batch_sze": 3}}, "settings: .* did you mean 'batch_size'"),
         ({"settings": {"rank": "x"}}, "rank: input should be a valid integer"),
         ({"adapter_settings": {"training": {"lattency": 1.0}}}, "lattency"),

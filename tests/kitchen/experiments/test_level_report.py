@@ -106,6 +106,14 @@ def test_runs_that_cannot_tell_are_reported_as_such() -> None:
     assert "Only runs with weight 2.0 have alone." in texts
 
 
+def test_a_report_without_any_measure_says_so() -> None:
+    blobs = FakeBlobs()
+    write_experiment(blobs, {"exact": NOISE}, ["exct"])
+    assert "No run has the metric 'exct'; did you mean 'exact'?" in verdicts(
+        build_report(blobs, ["e"])
+    )
+
+
 def test_an_outcome_compares_its_points() -> None:
     blobs = FakeBlobs()
     write_experiment(blobs, {"valid": SEPARATED}, ["valid"])
