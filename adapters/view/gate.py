@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from typing import Any
 
@@ -81,6 +80,6 @@ def _sent_key(request: Request) -> str:
         return ""
     try:
         decoded = base64.b64decode(credentials, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # neither Base64 nor UTF-8
         return ""
     return decoded.partition(":")[2]

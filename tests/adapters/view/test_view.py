@@ -241,6 +241,8 @@ def basic(password: str) -> dict[str, str]:
         (basic(KEY), 200),
         (basic(f"{KEY}x"), 401),
         ({"authorization": "Basic ###"}, 401),
+        ({"authorization": "Basic \xff"}, 401),
+        ({"authorization": "Basic /w=="}, 401),
         ({"authorization": f"Bearer {KEY}"}, 401),
         ({"x-api-key": KEY}, 200),
         ({"x-api-key": ""}, 401),
@@ -250,7 +252,8 @@ def test_a_key_is_asked_for(headers: Mapping[str, str], status: int) -> None:
     blobs = FakeBlobs()
     client = browser(blobs, KEY, "http://kitchen.example")
     for path in ("/", "/view.css", "/nope"):
-        response = client.get(path, headers=headers)
+        encoded = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
+        response = client.get(path, headers=encoded)
         assert response.status_code == (404 if (status, path) == (200, "/nope") else status)
         assert ("www-authenticate" in response.headers) == (status == 401)
 
