@@ -45,11 +45,13 @@ def export_telemetry() -> None:
             shutdowns.append(_export_metrics(resource))
     except ImportError as error:
         variables = map(_endpoint_variable, filter(endpoints.get, _SIGNALS))
-        package = "opentelemetry_exporter_otlp_proto_http"
+        install = (
+            install_command_for("opentelemetry.exporter.otlp.proto.http")
+            or "pip install opentelemetry-exporter-otlp-proto-http"
+        )
         raise ConfigError(
             f"{next(variables)} is set, and exporting to a collector needs the SDK and the OTLP "
-            f"exporter of OpenTelemetry: {install_command_for(package) or f'pip install {package}'}"
-            f"; or unset it ({error})"
+            f"exporter of OpenTelemetry: {install}; or unset it ({error})"
         ) from error
     if shutdowns:
         _shut_down_at_exit(shutdowns)
