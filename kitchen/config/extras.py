@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any
 
 from kitchen.errors import BackendError
@@ -91,8 +92,9 @@ def extra_for(packages: Sequence[str]) -> str:
 
 
 def install_command_for(package: str) -> str:
-    """Return the pip command of the extra that installs a package, or "" if none does."""
-    extra = extra_for([package.split(".")[0]])
+    """Return the pip command of the extra that installs a package or module, or ""."""
+    names = list(accumulate(package.split("."), "{}.{}".format))  # its packages, outermost first
+    extra = next(filter(None, (extra_for([name]) for name in names)), "")
     return f"pip install {_quoted(extra)}" if extra else ""
 
 
