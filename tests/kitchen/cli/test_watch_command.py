@@ -21,7 +21,7 @@ from kitchen.runs.store import read_run, write_run
 from recipes.sl_basic import SlBasic
 from tests.support.commands import output, python_process
 from tests.support.polling import LineReader
-from tests.support.soup import SMALL, write_soup_recipe
+from tests.support.soup import SMALL
 
 WATCH = ("-m", "kitchen.cli", "watch")
 
@@ -66,8 +66,7 @@ def test_a_terminal_may_be_narrow(here: Path) -> None:
     assert watch("basil", AdapterChoice({}), 0.1, terminal(2)[0]) == 0
 
 
-def test_a_failed_run_gives_its_exit_code_and_reason(here: Path) -> None:
-    write_soup_recipe(here)
+def test_a_failed_run_gives_its_exit_code_and_reason(soup: Path) -> None:
     output(1, "run", "recipes.soup", "wrong=disk", "--training", "fake", "--name", "burnt")
     shown = output(1, "watch", "burnt")
     assert "burnt failed after" in shown
