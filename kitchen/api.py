@@ -153,6 +153,7 @@ def compare(
     correct: Correction = "holm",
     alpha: float = 0.05,
     unpaired: bool = False,
+    only_baseline: bool = False,
     blobs: BlobStore | str | None = None,
     runs: Folder | None = None,
     name: str | None = None,
@@ -171,6 +172,7 @@ def compare(
         "correct": correct,
         "alpha": alpha,
         "unpaired": unpaired,
+        "only_baseline": only_baseline,
     }
     reports = ReportCollector()
     run(RECIPE, settings=settings, blobs=blobs, runs=runs, name=name, observers=[reports])

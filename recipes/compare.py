@@ -30,6 +30,8 @@ class Compare(Recipe):
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     # compare the items of each run as different ones, even if the runs have answered the same
     unpaired: bool = False
+    # compare each other run with the baseline only, and not all pairs: fewer p-values to correct
+    only_baseline: bool = False
 
     def workflow(self) -> Step:
         options = compare.CompareOptions(
@@ -40,5 +42,6 @@ class Compare(Recipe):
             self.correct,
             self.alpha,
             self.unpaired,
+            self.only_baseline,
         )
         return sequence(compare.CompareRuns(self.runs, options))

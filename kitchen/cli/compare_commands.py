@@ -89,6 +89,13 @@ Unpaired = Annotated[
         help="Compare as evaluations of different items, such as those of two data sets.",
     ),
 ]
+OnlyBaseline = Annotated[
+    bool,
+    typer.Option(
+        "--only-baseline",
+        help="Compare each other run with the baseline only, and not all pairs.",
+    ),
+]
 Power = Annotated[
     str | None,
     typer.Option(
@@ -117,6 +124,7 @@ def compare(
     correct: Correct = "holm",
     alpha: Alpha = 0.05,
     unpaired: Unpaired = False,
+    only_baseline: OnlyBaseline = False,
     power: Power = None,
     runs: Runs = None,
     blobs: Blobs = None,
@@ -142,6 +150,7 @@ def compare(
         correct,
         alpha,
         unpaired,
+        only_baseline,
     )
     output = OutputOptions(json, debug)
     adapters = adapter_choice(runs, blobs)

@@ -395,15 +395,22 @@ class GroupComparison:
 
 
 def compare_many_paired(
-    scores: Mapping[str, Scores], *, correction: Correction = "holm", criteria: Criteria = DEFAULT
+    scores: Mapping[str, Scores],
+    *,
+    correction: Correction = "holm",
+    criteria: Criteria = DEFAULT,
+    pairs: Sequence[tuple[str, str]] | None = None,
 ) -> GroupComparison:
-    """Compare three or more evaluations of the same items: Cochran's Q or Friedman, then pairs."""
+    """Compare three or more evaluations of the same items: Cochran's Q or Friedman, then pairs.
+
+    `pairs` are the names of those to compare; None: all.
+    """
     _check_many(scores)
     bounds = criteria.measure.bounds
     matrix = checked_matrix(list(scores.values()), "evaluation", bounds=bounds)
-    names = list(combinations(scores, 2))
-    pairs = [compare_paired(scores[a], scores[b], criteria=criteria) for a, b in names]
-    by_name = dict(zip(names, with_correction(pairs, correction), strict=True))
+    names = list(combinations(scores, 2)) if pairs is None else pairs
+    compared = [compare_paired(scores[a], scores[b], criteria=criteria) for a, b in names]
+    by_name = dict(zip(names, with_correction(compared, correction), strict=True))
     if is_share(bounds, matrix):
         why = "The items are the same, and the scores 0 or 1."
         return GroupComparison(cochran_q(matrix), why, by_name, correction)

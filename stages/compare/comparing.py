@@ -63,6 +63,7 @@ class CompareOptions:
     correct: Correction = "holm"
     alpha: float = 0.05
     unpaired: bool = False
+    only_baseline: bool = False  # compare the first with each other, not all pairs
 
     def __post_init__(self) -> None:
         check_name("correct", self.correct, CORRECTIONS)
@@ -262,16 +263,21 @@ class _Family:
         shared = [item for item in first.values if all(item in o.values for o in others)]
         return dict.fromkeys(self.scored, shared)
 
+    @cached_property
+    def names(self) -> Sequence[tuple[str, str]]:
+        """The names of each pair of groups to compare."""
+        pairs = list(combinations(self.scored, 2))
+        return pairs[: len(self.scored) - 1] if self.options.only_baseline else pairs
+
     def compare(self) -> tuple[list[ComparedPair], OverallTest | None]:
         """Return the comparison of each pair, and for three or more runs that of all at once."""
-        names = list(combinations(self.scored, 2))
         try:
             self._check_items()
             if self._is_plain_and_many():
                 return self._compare_many()
-            return list(map(self._compare_if_possible, names)), None
+            return list(map(self._compare_if_possible, self.names)), None
         except DataError as error:
-            return [self._pair(pair, None, str(error)) for pair in names], None
+            return [self._pair(pair, None, str(error)) for pair in self.names], None
 
     def _compare_if_possible(self, pair: tuple[str, str]) -> ComparedPair:
         if self._counts_other_tokens(*pair):
@@ -304,8 +310,10 @@ class _Family:
         if self.options.unpaired:
             found = compare_many_unpaired(arrays, criteria=self.criteria)
         else:
-            found = compare_many_paired(arrays, correction="none", criteria=self.criteria)
-        pairs = [self._pair(pair, comparison) for pair, comparison in found.pairs.items()]
+            found = compare_many_paired(
+                arrays, correction="none", criteria=self.criteria, pairs=self.names
+            )
+        pairs = [self._pair(pair, found.pairs[pair]) for pair in self.names]
         test, why, names = found.test, found.why, tuple(arrays)
         effects, undefined = found.effects, found.undefined_effects
         overall = OverallTest(

@@ -32,6 +32,7 @@ class CompareRequest:
     correct: str
     alpha: float
     unpaired: bool
+    only_baseline: bool
 
 
 def compare(

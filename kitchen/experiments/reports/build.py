@@ -117,7 +117,9 @@ def _comparison(
         before = ",".join(f"{run}{BEFORE}" for run in groups[0].runs)
         compared = [f"{_INITIAL}={before}", f"{_TRAINED}={','.join(groups[0].runs)}"]
     collector = _Collector()
-    recipe = find_recipe(RECIPE).model_validate({"runs": compared})
+    # the pairs of many groups are too many to read, and to compare within seconds
+    settings = {"runs": compared, "only_baseline": len(groups) > _FEW}
+    recipe = find_recipe(RECIPE).model_validate(settings)
     try:
         Kitchen(blobs=blobs).cook(recipe, collector)
     except KitchenError as error:

@@ -156,7 +156,10 @@ def test_many_runs_have_one_verdict(scores: Sequence[float], verdict: str) -> No
     for name in names:
         after = [0.0] * 30 if name == "run0" else scores
         write_evaluated_run(blobs, name, scored_rows(after))
-    assert strong(build_report(blobs, names))[-1] == verdict
+    report = build_report(blobs, names)
+    assert strong(report)[-1] == verdict
+    tables = [each for each in section(report, "Verdict").blocks if isinstance(each, DataTable)]
+    assert len(tables[-1].rows) == 5, "each against the first, and all at once"
 
 
 def test_a_run_without_an_evaluation_has_a_reason() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,24 @@ def test_items_are_paired_whatever_their_order() -> None:
     assert found == compare_paired(one, other)
     assert found is not None
     assert found.verdict == "better"
+
+
+@pytest.mark.parametrize("options", [{}, {"unpaired": True}])
+@pytest.mark.parametrize("scores", [answers, grades])
+def test_only_the_baseline_is_compared_with_each_run(
+    options: dict[str, Any], scores: Callable[[float, int], list[float]]
+) -> None:
+    runs = {name: scored_rows(scores(0.1 * at, at)) for at, name in enumerate("abcd")}
+    every = compare(runs, **options)
+    found = compare(runs, only_baseline=True, **options)
+    assert [(pair.first, pair.second) for pair in found.pairs] == [("a", x) for x in "bcd"]
+    assert found.overall == every.overall
+    for pair, same in zip(found.pairs, every.pairs[:3], strict=True):
+        assert pair.comparison is not None
+        assert same.comparison is not None
+        assert pair.comparison.difference == same.comparison.difference
+        assert pair.comparison.test == same.comparison.test
+        assert pair.comparison.p_corrected <= same.comparison.p_corrected
 
 
 @pytest.mark.parametrize(
