@@ -15,6 +15,7 @@ from kitchen.experiments.ledger import Ledger, Point, PointStatus
 from kitchen.experiments.search import Proposer
 from kitchen.experiments.worker import WorkerOptions, worker_command
 from kitchen.runs.lock import InUse, discard_claims, holders, in_use, lease, stop_holders
+from kitchen.runs.resumable import newest_save_point
 
 _POLL_SECONDS = 0.2
 _MAX_DEATHS = 3  # of a point's process in a row, without a new save point
@@ -28,7 +29,7 @@ Listener = Callable[[PointStatus], object]
 class _Deaths:
     """Processes of a point that ended without an outcome, since its last save point."""
 
-    save_points: int = -1
+    save_point: str = ""
     count: int = 0
 
 
@@ -219,9 +220,9 @@ class Driver:
     def _restart(self, point: Point, status: PointStatus, exit_code: int) -> None:
         """Queue a point whose process was killed, unless that happens again and again."""
         deaths = self._deaths.setdefault(point.digest, _Deaths())
-        saves = len(self.ledger.blobs.list(f"{point.run}/save/"))
-        deaths.count = 1 if saves != deaths.save_points else deaths.count + 1
-        deaths.save_points = saves
+        newest = newest_save_point(self.ledger.blobs, point.run)
+        deaths.count = deaths.count + 1 if newest == deaths.save_point else 1
+        deaths.save_point = newest
         if deaths.count >= _MAX_DEATHS:
             command = " ".join(worker_command(self.ledger.name, point, self.adapters, self.options))
             ended = (

@@ -21,7 +21,13 @@ _OUTSIDE = (ApiError, SessionLost, Interrupted, KeyboardInterrupt, OSError, Memo
 
 def has_save_point(blobs: BlobStore, run: str) -> bool:
     """Return whether a run has saved a state that it can be resumed from."""
-    return any(name.endswith(".json") for name in blobs.list(f"{run}/save/"))
+    return newest_save_point(blobs, run) != ""
+
+
+def newest_save_point(blobs: BlobStore, run: str) -> str:
+    """Return the name of the newest save point of a run; empty if it has none."""
+    names = [name for name in blobs.list(f"{run}/save/") if name.endswith(".json")]
+    return max(names, key=lambda name: (len(name), name), default="")  # their numbers grow
 
 
 def resuming_can_help(failure: BaseException, blobs: BlobStore, run: str) -> bool:

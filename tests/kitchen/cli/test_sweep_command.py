@@ -145,7 +145,7 @@ class Kills:
     draws: random.Random = field(default_factory=lambda: random.Random(0))
     driver: int = 0
     points: Counter[str] = field(default_factory=Counter)  # by run
-    files: dict[str, int] = field(default_factory=dict)  # of save points at the last kill, by run
+    newest: dict[str, str] = field(default_factory=dict)  # save point at the last kill, by run
     saved: Counter[str] = field(default_factory=Counter)  # those after a save point, by run
 
     def run(self, sweep: Sequence[str], most: int) -> None:
@@ -170,18 +170,18 @@ class Kills:
 
     def kill(self, run: str, pid: int) -> None:
         """Kill a point, if it has saved since it was last killed: the driver gives others up."""
-        files = list((self.here / "runs" / run / "save").glob("*"))
-        if self.files.get(run) == len(files):
+        folder = self.here / "runs" / run / "save"
+        newest = max((file.name for file in folder.glob("0*.json")), default="")
+        if self.newest.get(run) == newest:
             return
-        has_save_point = any(file.match("0*.json") for file in files)
         try:
             killed_parent = self.of_parents and self.points.total() % 2
             os.kill(parent_of(pid) if killed_parent else pid, signal.SIGKILL)
         except (OSError, ProcessLookupError):
             return
-        self.files[run] = len(files)
+        self.newest[run] = newest
         self.points[run] += 1
-        self.saved[run] += has_save_point
+        self.saved[run] += newest != ""
 
 
 @pytest.mark.slow

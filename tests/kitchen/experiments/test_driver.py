@@ -86,15 +86,16 @@ def test_a_killed_point_is_restarted() -> None:
     of = ledger(1)
     attempts: list[int] = []
 
-    def third_time_lucky(point: Point) -> int:
+    def fifth_time_lucky(point: Point) -> int:
         attempts.append(point.number)
         of.blobs.write(f"{point.run}/save/{len(attempts)}.json", b"{}")
-        record(of, point, "completed" if len(attempts) == 3 else "running")
-        return 0 if len(attempts) == 3 else -9
+        of.blobs.delete(f"{point.run}/save/{len(attempts) - 1}.json")  # old ones are deleted
+        record(of, point, "completed" if len(attempts) == 5 else "running")
+        return 0 if len(attempts) == 5 else -9
 
-    _, statuses = drive(of, third_time_lucky)
+    _, statuses = drive(of, fifth_time_lucky)
     assert [status.state for status in statuses] == ["completed"]
-    assert len(attempts) == 3
+    assert len(attempts) == 5
 
 
 def test_a_process_that_always_dies_is_given_up() -> None:
