@@ -136,5 +136,5 @@ def test_cards_of_rollout_recipes_show_their_evaluation(
     card = files["README.md"].decode()
     assert all(text in card for text in shown), card
     assert "| train | data.jsonl |" in card
-    assert f"`recipes.{recipe}:" in card
+    assert f"with the recipe recipes.{recipe}:" in card
     assert "|  |" not in card
