@@ -11,10 +11,10 @@ from adapters.server.limits import Limits
 from kitchen.backend.serving import (
     MIN_KEY_LENGTH,
     address_of,
-    deferred_signals,
     exit_on_sigterm,
     is_loopback,
     listen,
+    run_server,
 )
 from kitchen.errors import ConfigError
 from kitchen.ports.blobs import BlobStore
@@ -70,8 +70,6 @@ class TinkerServer:
         Serves until a signal stops it. Raises ConfigError for an address that other machines can
         reach if no key is set.
         """
-        import uvicorn
-
         from adapters.server.records import ROOT
 
         key = os.environ.get(KEY) or None
@@ -83,13 +81,7 @@ class TinkerServer:
             yield address_of(listening, host)
             yield "tml-any" if key is None else f"${KEY}"
             yield from app.state.sessions.models.by_name
-            server = uvicorn.Server(
-                uvicorn.Config(
-                    app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_GRACE
-                )
-            )
-            with deferred_signals(server) as signals:
-                server.run(sockets=[listening])
+            signals = run_server(app, listening, SHUTDOWN_GRACE)
         for number in signals:
             signal.raise_signal(number)
 

@@ -10,10 +10,10 @@ from typing import Any
 from kitchen.backend.serving import (
     MIN_KEY_LENGTH,
     address_of,
-    deferred_signals,
     exit_on_sigterm,
     is_loopback,
     listen,
+    run_server,
 )
 from kitchen.errors import ConfigError
 from kitchen.ports.blobs import BlobStore
@@ -41,21 +41,11 @@ class ViewServer:
 
         Raises ConfigError for an address that other machines can reach if no key is set.
         """
-        import uvicorn
-
         key = os.environ.get(KEY) or None
         _check_key(key, host)
         with exit_on_sigterm(), listen(host, port) as listening:
             yield address_of(listening, host)
-            config = uvicorn.Config(
-                self.app(key),
-                log_config=None,
-                access_log=False,
-                timeout_graceful_shutdown=_SHUTDOWN_GRACE,
-            )
-            server = uvicorn.Server(config)
-            with deferred_signals(server) as signals:
-                server.run(sockets=[listening])
+            signals = run_server(self.app(key), listening, _SHUTDOWN_GRACE)
         for number in signals:
             signal.raise_signal(number)
 

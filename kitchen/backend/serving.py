@@ -59,6 +59,21 @@ def exit_on_sigterm() -> Iterator[None]:
         yield
 
 
+def run_server(app: Any, listening: socket.socket, grace: int) -> list[int]:
+    """Serve an ASGI application until SIGINT or SIGTERM, and return the signals that arrived.
+
+    Requests in progress have `grace` seconds to end. The caller raises the signals again when it
+    has closed everything.
+    """
+    import uvicorn
+
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=grace)
+    server = uvicorn.Server(config)
+    with deferred_signals(server) as signals:
+        server.run(sockets=[listening])
+    return signals
+
+
 @contextmanager
 def deferred_signals(server: Any) -> Iterator[list[int]]:
     """Stop the server on SIGINT and SIGTERM, and yield the list of signals that arrived.

@@ -1,13 +1,15 @@
-"""The JSON that commands print with --json."""
+"""Results that commands print, as JSON with --json."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any
 
+from kitchen.cli.console import console
 from kitchen.runs.jsonl import without_nan
 from kitchen.safe_text import escape_json_controls
 from kitchen.secrets import mask, masked
@@ -34,6 +36,15 @@ def only_on_stdout(machine_readable: bool) -> Iterator[None]:
             yield
     else:
         yield
+
+
+def print_files(paths: Sequence[Path], *, json: bool) -> None:
+    """Print the files that a command has written, a line each or as JSON."""
+    if json:
+        print(as_json({"files": [str(path) for path in paths]}))
+        return
+    for path in paths:
+        console().print(str(path), soft_wrap=True)
 
 
 def _masked_text(value: Any) -> str:

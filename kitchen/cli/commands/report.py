@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kitchen.cli.commands.json_output import as_json
-from kitchen.cli.console import console
+from kitchen.cli.commands.json_output import print_files
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
 from kitchen.experiments.reports.build import build_report
 from kitchen.experiments.reports.write import find_renderers, stem_of, write_report
@@ -20,9 +19,5 @@ def report(
     checked = list(map(check_run_name, names))
     content = build_report(open_blobs(adapters), checked)
     paths = write_report(content, renderers, out, stem_of(checked))
-    if json:
-        print(as_json({"files": [str(path) for path in paths]}))
-        return 0
-    for path in paths:
-        console().print(str(path), soft_wrap=True)
+    print_files(paths, json=json)
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import as_json, print_files
 from kitchen.cli.console import console, print_wrapped, table
 from kitchen.cli.curves import run_curves
 from kitchen.config.adapter_choice import (
@@ -130,11 +130,7 @@ def export_run(
     blobs, run = open_blobs(adapters), check_run_name(name)
     read_run(blobs, run)
     paths = export_parquet(blobs, run, out or Path(f"{run}-parquet"))
-    if json:
-        print(as_json({"files": [str(path) for path in paths]}))
-        return 0
-    for path in paths:
-        console().print(str(path), soft_wrap=True)
+    print_files(paths, json=json)
     return 0
 
 
