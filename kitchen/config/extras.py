@@ -40,19 +40,20 @@ def required_packages(adapter: Any) -> Sequence[str]:
 
 def check_installed(port: str, name: str, adapter: Any) -> None:
     """Raise BackendError, with the pip command, if a package of the adapter is missing."""
-    _check_packages(f"{port} adapter", name, adapter)
+    missing, requirement = missing_packages(adapter)
+    if missing:
+        raise BackendError(
+            f"the {port} adapter {name!r} needs {missing}, not installed here: "
+            f"pip install {_quoted(requirement)}"
+        )
 
 
 def check_tracker_installed(name: str, tracker: Any) -> None:
     """Raise BackendError, with the pip command, if a package of the tracker is missing."""
-    _check_packages("tracker", name, tracker)
-
-
-def _check_packages(kind: str, name: str, adapter: Any) -> None:
-    missing, requirement = missing_packages(adapter)
+    missing, requirement = missing_packages(tracker)
     if missing:
         raise BackendError(
-            f"the {kind} {name!r} needs {missing}, not installed here: "
+            f"the tracker {name!r} needs {missing}, not installed here: "
             f"pip install {_quoted(requirement)}"
         )
 
