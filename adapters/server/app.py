@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
-from pydantic import BaseModel, StrictInt
+from pydantic import BaseModel, Field, StrictInt
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -59,6 +59,12 @@ class TimeToLive(BaseModel):
     """The body of a request to change a checkpoint's time to live; None for no expiry."""
 
     ttl_seconds: StrictInt | None
+
+
+class Project(BaseModel):
+    """The body of a request to move a session to a project."""
+
+    project_id: str = Field(min_length=1)
 
 
 class RequestRejected(Exception):
@@ -173,10 +179,11 @@ class Api:
         return [
             ("GET", "/get_server_capabilities", _read(lambda _: rest.capabilities())),
             ("POST", "/weights_info", self._weights_info),
-            ("GET", "/training_runs", _read(lambda request: rest.runs(*_page(request)))),
+            ("GET", "/training_runs", _read(self._runs)),
             ("GET", "/training_runs/{run}", _read(lambda request: rest.run(_run(request)))),
             ("GET", "/sessions", _read(lambda request: rest.sessions(*_page(request)))),
             ("GET", "/sessions/{id}", _read(lambda request: rest.session(_id(request)))),
+            ("PUT", "/sessions/{id}/project", self._set_project),
             ("GET", "/samplers/{id}", _read(lambda request: rest.sampler(_id(request)))),
         ]
 
@@ -193,6 +200,8 @@ class Api:
             ("GET", checkpoints, _read(lambda request: rest.checkpoints(_run(request)))),
             ("DELETE", checkpoint, self._delete_checkpoint),
             ("PUT", f"{checkpoint}/ttl", self._set_ttl),
+            ("POST", f"{checkpoint}/publish", self._publish(True)),
+            ("DELETE", f"{checkpoint}/publish", self._publish(False)),
             ("GET", f"{checkpoint}/external_weights_urls", _read(file_urls)),
             ("GET", "/files/{run}/{kind}/{name}/{file:path}", self._file),
         ]
@@ -266,6 +275,21 @@ class Api:
         body = parse(TimeToLive, await self._body(request))
         self._rest.set_ttl(*_checkpoint(request), body.ttl_seconds)
         return Response(status_code=204)
+
+    async def _set_project(self, request: Request) -> Response:
+        body = parse(Project, await self._body(request))
+        self._rest.set_project(_id(request), body.project_id)
+        return Response(status_code=204)
+
+    def _publish(self, public: bool) -> Handler:
+        async def handle(request: Request) -> Response:
+            self._rest.set_public(*_checkpoint(request), public)
+            return Response(status_code=204)
+
+        return handle
+
+    def _runs(self, request: Request) -> Mapping[str, Any]:
+        return self._rest.runs(*_page(request), request.query_params.get("project_id"))
 
     async def _file(self, request: Request) -> Response:
         until = request.query_params.get("until", "")

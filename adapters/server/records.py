@@ -61,6 +61,7 @@ class RunRecord(Record):
     lora: Lora
     last_request_at: datetime = Field(default_factory=now, alias="last")
     metadata: dict[str, Any] | None = None
+    project: str | None = None  # of its session
 
 
 class SamplerRecord(Record):
@@ -83,6 +84,8 @@ class CheckpointRecord(Record):
     weights: Checkpoint = Field(alias="inner")  # the training client's checkpoint
     expires: datetime | None = None
     metadata: dict[str, str] | None = None
+    size_bytes: int | None = None  # of its files; None if an earlier version of the server saved it
+    public: bool = False
 
     @property
     def kind(self) -> str:
@@ -140,6 +143,11 @@ class Records:
                 if isinstance(record, kind) and name.startswith(blob_prefix)
             ]
         return sorted(records, key=lambda record: record.created_at)
+
+    def size_bytes(self, weights: Checkpoint) -> int:
+        """Return the size of all files of saved weights; reads them."""
+        files = self._blobs.list(f"{weights.path}/")
+        return sum(len(self._blobs.read(file) or b"") for file in files)
 
     def remove(self, record: Record) -> None:
         name = _blob_name(record.folder, record.id)

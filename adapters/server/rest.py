@@ -47,8 +47,13 @@ class RestApi:
         ]
         return {"supported_models": models}
 
-    def runs(self, limit: int, offset: int) -> Mapping[str, Any]:
-        runs = list(reversed(self._sessions.records.all(RunRecord)))
+    def runs(self, limit: int, offset: int, project: str | None = None) -> Mapping[str, Any]:
+        """Return a page of the runs, newest first: of all, or of those in a project."""
+        runs = [
+            run
+            for run in reversed(self._sessions.records.all(RunRecord))
+            if project is None or self._sessions.current_run(run).project == project
+        ]
         return {
             "training_runs": [self._run_json(run) for run in runs[offset : offset + limit]],
             "cursor": _cursor(limit, offset, runs),
@@ -105,6 +110,15 @@ class RestApi:
             "user_metadata": record.metadata,
             "display_name": record.name,
         }
+
+    def set_project(self, session_id: str, project: str) -> None:
+        """Move a session to another project, with its runs."""
+        self._sessions.set_project(self._record(SessionRecord, session_id), project)
+
+    def set_public(self, run_id: str, kind: str, name: str, public: bool) -> None:
+        """Publish a checkpoint or withdraw it: a flag, because the server has one user."""
+        record = self._checkpoint(run_id, kind, name)
+        self._sessions.records.put(record.model_copy(update={"public": public}))
 
     def sampler(self, sampler_id: str) -> Mapping[str, Any]:
         record = self._record(SamplerRecord, sampler_id)
@@ -179,7 +193,8 @@ def _checkpoint_json(record: CheckpointRecord) -> Mapping[str, Any]:
         "checkpoint_type": CHECKPOINT_TYPES[record.kind],
         "time": record.created_at.isoformat(),
         "tinker_path": record.path,
-        "public": False,
+        "size_bytes": record.size_bytes,
+        "public": record.public,
         "user_metadata": record.metadata,
         "expires_at": record.expires and record.expires.isoformat(),
     }

@@ -44,10 +44,10 @@ class SamplingApi:
         client = self._sessions.client(request.session_id)
         if request.model_path is None and request.base_model is None:
             raise DataError("a sampling session needs base_model or model_path")
-        saved = None
+        saved, base = None, str(request.base_model)
         if request.model_path is not None:
             saved = self._sessions.checkpoint(request.model_path)
-        base = str(request.base_model) if saved is None else saved.base
+            base = self._sessions.base_of(saved, request.base_model)
         self._sessions.models.get(base)
         limit = self._sessions.limits.samplers_per_session
         if len(self._sessions.records.all(SamplerRecord, f"{client.record.id}:")) >= limit:

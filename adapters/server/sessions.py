@@ -24,7 +24,7 @@ from adapters.server.records import (
     SessionRecord,
     checkpoint_id,
 )
-from kitchen.errors import BackendError, DataError, did_you_mean
+from kitchen.errors import BackendError, ConfigError, DataError, did_you_mean
 from kitchen.ports.hub import HubClient
 from kitchen.ports.training import TrainingBackend, TrainingSession
 from kitchen.types import Checkpoint
@@ -142,6 +142,14 @@ class Sessions:
         client.last_seen = self._clock()
         return client
 
+    def set_project(self, record: SessionRecord, project: str) -> None:
+        """Move a session and its runs to another project."""
+        runs = self.records.all(RunRecord, f"{record.id}:")
+        moved: list[SessionRecord | RunRecord] = [record, *map(self.current_run, runs)]
+        for each in moved:
+            each.project = project
+            self.records.put(each)
+
     def current_run(self, run: RunRecord) -> RunRecord:
         """Return the live record of a run that is under training, else the given one."""
         client = self._clients.get(run.session)
@@ -178,6 +186,18 @@ class Sessions:
         if record.is_expired:
             raise DataError(f"the weights at {path!r} have expired")
         return record
+
+    def base_of(self, saved: CheckpointRecord, base: str | None) -> str:
+        """Return the base model that a request for saved weights names, or that of the weights.
+
+        Raises ConfigError if they are different models, BackendError for one that is not served.
+        """
+        if base is not None and self.models.get(base) != self.models.get(saved.base):
+            raise ConfigError(
+                f"base_model is {base!r}, but the weights at {saved.path!r} belong to "
+                f"{saved.base!r}: leave base_model out, or give {saved.base!r}"
+            )
+        return base or saved.base
 
     def checkpoints(self, prefix: str = "") -> Sequence[CheckpointRecord]:
         records = self.records.all(CheckpointRecord, prefix)

@@ -67,7 +67,7 @@ class TrainingApi:
             return self._submit_in_order(
                 model,
                 request.seq_id,
-                lambda: _load(model, self._sessions.checkpoint(request.path), request.optimizer),
+                lambda: self._load_into(model, request),
                 lambda _: {**response, "model_id": model.run.id},
             )
         client = self._sessions.client(request.session_id)
@@ -79,7 +79,7 @@ class TrainingApi:
             model = self._open(
                 client,
                 request.model_seq_id,
-                request.base_model or saved.base,
+                self._sessions.base_of(saved, request.base_model),
                 saved.lora,
                 request.user_metadata,
             )
@@ -89,6 +89,11 @@ class TrainingApi:
         return self._submit(
             f"{model_id}:0", client, begin, lambda _: {**response, "model_id": model_id}
         )
+
+    def _load_into(self, model: Model, request: types.LoadWeightsRequest) -> Future[None]:
+        saved = self._sessions.checkpoint(request.path)
+        self._sessions.base_of(saved, model.run.base)
+        return _load(model, saved, request.optimizer)
 
     def forward_backward(self, request: ForwardBackward) -> str:
         model = self._sessions.model(request.model)
@@ -184,6 +189,7 @@ class TrainingApi:
             base=base,
             lora=lora,
             metadata=dict(metadata or {}),
+            project=client.record.project,
         )
         if run.id in client.models:
             raise ConfigError(f"the session has a model of number {number} already")
@@ -256,7 +262,9 @@ class TrainingApi:
         """Record the checkpoint after it is saved; it replaces an earlier one of its name."""
         try:
             weights = await self._finish_or_delete(saving)
-            record = record.model_copy(update={"weights": weights, "created_at": now()})
+            size = await asyncio.to_thread(self._sessions.records.size_bytes, weights)
+            saved = {"weights": weights, "created_at": now(), "size_bytes": size}
+            record = record.model_copy(update=saved)
         finally:
             model.saving.discard(record.id)
         replaced = self._sessions.records.get(CheckpointRecord, record.id)
