@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from kitchen.runs.logs import configure
+from kitchen.backend.logs import configure
 from tests.support.letters import registered
 
 # a script that starts pytest in the background makes it ignore SIGINT, as its child processes would

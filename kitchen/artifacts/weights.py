@@ -11,10 +11,10 @@ from typing import Any
 import structlog
 
 from kitchen.artifacts.registry import find_version
+from kitchen.backend.logs import ensure_configured
 from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
 from kitchen.ports import BlobStore, CheckpointStore, TrainingClient, TrainingSession
 from kitchen.ports.training import find_catalog, require_checkpoints
-from kitchen.runs.logs import configure
 from kitchen.runs.store import read_journal, read_run, run_exists, run_summary
 from kitchen.types import Checkpoint, Facts
 
@@ -265,8 +265,7 @@ def _missing_weights(
 
 
 def _warn(text: str) -> None:
-    if not structlog.is_configured():
-        configure()
+    ensure_configured()
     log.warning(text)
 
 

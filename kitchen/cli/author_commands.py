@@ -137,7 +137,7 @@ def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
     """
     from kitchen.cli.commands.doctor import doctor as examine
 
-    exit_with(lambda: examine(adapter_choice(runs, None), json=json), debug=debug)
+    exit_with(lambda: examine(adapter_choice(runs, None), json=json), debug=debug, json=json)
 
 
 @app.command(
@@ -154,7 +154,7 @@ def schema(recipe: RecipeOrFile, debug: Debug = False) -> None:
     """
     from kitchen.cli.commands.schema import print_schema
 
-    exit_with(lambda: print_schema(recipe), debug=debug)
+    exit_with(lambda: print_schema(recipe), debug=debug, json=True)
 
 
 @app.command(
@@ -177,4 +177,4 @@ def data(
 
     query = DataQuery(name, split, rows)
     adapters = adapter_choice(None, None, datasets=datasets)
-    exit_with(lambda: show_data(query, adapters, json=json), debug=debug)
+    exit_with(lambda: show_data(query, adapters, json=json), debug=debug, json=json)

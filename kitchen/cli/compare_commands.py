@@ -154,7 +154,7 @@ def compare(
     )
     output = OutputOptions(json, debug)
     adapters = adapter_choice(runs, blobs)
-    exit_with(lambda: compare_runs(request, power, adapters, output, name), debug=debug)
+    exit_with(lambda: compare_runs(request, power, adapters, output, name), debug=debug, json=json)
 
 
 Formats = Annotated[
@@ -196,4 +196,4 @@ def report(
 
     chosen = [name.strip() for name in formats.split(",")]
     adapters = adapter_choice(runs, blobs)
-    exit_with(lambda: write_report(names, chosen, out, adapters, json=json), debug=debug)
+    exit_with(lambda: write_report(names, chosen, out, adapters, json=json), debug=debug, json=json)

@@ -72,7 +72,7 @@ def models_list(
     """List all models with their versions and aliases."""
     from kitchen.cli.commands.models import list_models
 
-    exit_with(lambda: list_models(adapter_choice(runs, blobs), json=json), debug=debug)
+    exit_with(lambda: list_models(adapter_choice(runs, blobs), json=json), debug=debug, json=json)
 
 
 @models_app.command(
@@ -98,7 +98,9 @@ def add(
     from kitchen.cli.commands.models import add_model
 
     adapters = adapter_choice(runs, blobs, training, trust=trust)
-    exit_with(lambda: add_model(name, weights, alias or "", adapters, json=json), debug=debug)
+    exit_with(
+        lambda: add_model(name, weights, alias or "", adapters, json=json), debug=debug, json=json
+    )
 
 
 @models_app.command(epilog=examples("kitchen models alias soup@3 champion"))
@@ -128,4 +130,6 @@ def show(
     """Show a version of a model, its lineage and its evaluation."""
     from kitchen.cli.commands.models import show_model
 
-    exit_with(lambda: show_model(version, adapter_choice(runs, blobs), json=json), debug=debug)
+    exit_with(
+        lambda: show_model(version, adapter_choice(runs, blobs), json=json), debug=debug, json=json
+    )

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from kitchen.cli.completion import adapters, recipes, recipes_and_files, runs
 from kitchen.cli.setting_completion import settings
-from kitchen.cli.streams import READER_GONE
+from kitchen.cli.streams import READER_GONE, only_answers_on_stdout
 
 if TYPE_CHECKING:
     from kitchen.config.adapter_choice import AdapterChoice
@@ -255,12 +255,18 @@ def run_request(
     )
 
 
-def exit_with(command: Callable[[], int], *, debug: bool) -> None:
-    """Run a command and exit with its code; report an error, without a traceback by default."""
+def exit_with(command: Callable[[], int], *, debug: bool, json: bool = False) -> None:
+    """Run a command and exit with its code; report an error, without a traceback by default.
+
+    `json`: a program reads standard output, so nothing but the answer goes there.
+    """
+    from kitchen.backend.logs import configure
     from kitchen.cli.commands.errors import exit_code, report_error
 
+    configure(debug)
     try:
-        code = command()
+        with only_answers_on_stdout(json):
+            code = command()
         sys.stdout.flush()
     except BrokenPipeError:  # `kitchen schema ... | head`: the reader has closed the pipe
         code = READER_GONE

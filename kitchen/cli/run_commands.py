@@ -92,7 +92,7 @@ def run(
 
     adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
     request = run_request(recipe, settings, config, adapters, strict, observe)
-    exit_with(lambda: run_recipe(request, OutputOptions(json, debug), name), debug=debug)
+    exit_with(lambda: run_recipe(request, OutputOptions(json, debug), name), debug=debug, json=json)
 
 
 @app.command(
@@ -131,7 +131,7 @@ def check(
     adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
     request = run_request(recipe, settings, config, adapters, strict, observe)
     options = CheckOptions(json, debug, preview or price is not None, price, online)
-    exit_with(lambda: check_recipe(request, options), debug=debug)
+    exit_with(lambda: check_recipe(request, options), debug=debug, json=json)
 
 
 @app.command("list", epilog=examples("kitchen list", "kitchen list --json"))
@@ -139,7 +139,7 @@ def list_(json: Json = False, debug: Debug = False) -> None:
     """List the recipes and adapters that are available here."""
     from kitchen.cli.commands.list import list_recipes_and_adapters
 
-    exit_with(lambda: list_recipes_and_adapters(json=json), debug=debug)
+    exit_with(lambda: list_recipes_and_adapters(json=json), debug=debug, json=json)
 
 
 @app.command(
@@ -156,7 +156,7 @@ def describe(
     """
     from kitchen.cli.commands.describe import describe_recipe
 
-    exit_with(lambda: describe_recipe(recipe, json=json, yaml=yaml), debug=debug)
+    exit_with(lambda: describe_recipe(recipe, json=json, yaml=yaml), debug=debug, json=json or yaml)
 
 
 @app.command(
@@ -185,7 +185,7 @@ def resume(
 
     options = OutputOptions(json, debug, other_machine, take_over, accept_lost_metrics, other_code)
     adapters = adapter_choice(runs, blobs, trust=trust)
-    exit_with(lambda: resume_run(run, adapters, options, observe or ()), debug=debug)
+    exit_with(lambda: resume_run(run, adapters, options, observe or ()), debug=debug, json=json)
 
 
 Interval = Annotated[
@@ -235,7 +235,7 @@ def runs_list(
     """List all runs, one per line."""
     from kitchen.cli.commands.runs import list_all_runs
 
-    exit_with(lambda: list_all_runs(adapter_choice(runs, blobs), json=json), debug=debug)
+    exit_with(lambda: list_all_runs(adapter_choice(runs, blobs), json=json), debug=debug, json=json)
 
 
 @runs_app.command("show", epilog=examples("kitchen runs show RUN", "kitchen runs show RUN --json"))
@@ -245,7 +245,7 @@ def runs_show(
     """Show the outcome of a run, and where each setting came from."""
     from kitchen.cli.commands.runs import show_run
 
-    exit_with(lambda: show_run(run, adapter_choice(runs, blobs), json=json), debug=debug)
+    exit_with(lambda: show_run(run, adapter_choice(runs, blobs), json=json), debug=debug, json=json)
 
 
 Parquet = Annotated[bool, typer.Option("--parquet", help="Write Parquet files.")]
@@ -280,4 +280,6 @@ def runs_export(
     from kitchen.cli.commands.runs import export_run
 
     adapters = adapter_choice(runs, blobs)
-    exit_with(lambda: export_run(run, adapters, out, parquet=parquet, json=json), debug=debug)
+    exit_with(
+        lambda: export_run(run, adapters, out, parquet=parquet, json=json), debug=debug, json=json
+    )

@@ -76,7 +76,7 @@ def serve(
     """
     from kitchen.cli.commands.serve import ServeOptions, serve_models
 
-    options = ServeOptions(tuple(model or ()), tuple(alias or ()), host, port, take_over, debug)
+    options = ServeOptions(tuple(model or ()), tuple(alias or ()), host, port, take_over)
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
     exit_with(lambda: serve_models(options, adapters), debug=debug)
 
@@ -107,4 +107,4 @@ def ui(
     """
     from kitchen.cli.commands.ui import serve_pages
 
-    exit_with(lambda: serve_pages(host, port, adapter_choice(runs, blobs), debug), debug=debug)
+    exit_with(lambda: serve_pages(host, port, adapter_choice(runs, blobs)), debug=debug)

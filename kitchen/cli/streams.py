@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
 from kitchen.errors import RunFailed
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
 READER_GONE = 141  # 128 + SIGPIPE, the exit code of a program whose reader has gone
 _NAMES = {1: "standard output", 2: "standard error"}
+_ANSWERS = ContextVar[TextIO | None]("kitchen_answers", default=None)
 
 
 class _StandardStream(io.FileIO):
@@ -51,9 +55,31 @@ def prepare_streams() -> None:
     sys.stderr = _prepared(sys.stderr, 2)
 
 
+@contextmanager
+def only_answers_on_stdout(machine_readable: bool) -> Iterator[None]:
+    """Redirect what is printed in the block, by a user's module for example, to standard error.
+
+    So standard output has only what is printed to `answers()`, which a program reads.
+    """
+    if not machine_readable:
+        yield
+        return
+    token = _ANSWERS.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _ANSWERS.reset(token)
+
+
+def answers() -> TextIO:
+    """Return standard output, also in a block of `only_answers_on_stdout`."""
+    return _ANSWERS.get() or sys.stdout
+
+
 def drop_unread_output() -> None:
     """From now on, drop output that cannot be written, as a run must not end for that."""
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    raw = getattr(getattr(answers(), "buffer", None), "raw", None)
     if isinstance(raw, _StandardStream):
         raw.drops_output = True
 

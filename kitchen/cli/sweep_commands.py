@@ -214,7 +214,7 @@ def start(
         run = run_request(recipe, settings, config, adapters, strict, observe)
         return _start(points.request(run, places), name, dry_run=dry_run, json=json)
 
-    exit_with(command, debug=debug)
+    exit_with(command, debug=debug, json=json)
 
 
 def _start(request: SweepRequest, name: str | None, *, dry_run: bool, json: bool) -> int:
@@ -303,7 +303,7 @@ def resume(
             json=json,
         )
 
-    exit_with(command, debug=debug)
+    exit_with(command, debug=debug, json=json)
 
 
 @sweep_app.command(epilog=examples("kitchen sweep show SWEEP", "kitchen sweep show SWEEP --json"))
@@ -317,7 +317,9 @@ def show(
     """Show the points of a sweep, their states and their metrics."""
     from kitchen.cli.commands.sweep import show as show_sweep
 
-    exit_with(lambda: show_sweep(sweep, adapter_choice(runs, blobs), json=json), debug=debug)
+    exit_with(
+        lambda: show_sweep(sweep, adapter_choice(runs, blobs), json=json), debug=debug, json=json
+    )
 
 
 @sweep_app.command(epilog=examples("kitchen sweep stop SWEEP"))

@@ -11,7 +11,7 @@ import typer
 
 from kitchen.cli import run_app
 from kitchen.cli.options import Debug, Json, NewName, Runs, Strict, Text, examples
-from kitchen.cli.streams import READER_GONE
+from kitchen.cli.streams import READER_GONE, only_answers_on_stdout
 
 app = typer.Typer(
     name="thinker", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
@@ -135,7 +135,7 @@ def info(
     from kitchen.config.pipeline import PipelineOptions
 
     options = ThinkerOptions(context.obj, json=json, debug=debug)
-    _exit_with(lambda: show_info(options, PipelineOptions(backend)), debug=debug)
+    _exit_with(lambda: show_info(options, PipelineOptions(backend)), debug=debug, json=json)
 
 
 @app.command(epilog=examples("thinker manifest", "thinker manifest RUN"))
@@ -151,7 +151,7 @@ def manifest(
     from kitchen.cli.commands.thinker import ThinkerOptions, show_manifest
 
     options = ThinkerOptions(context.obj, runs, debug=debug)
-    _exit_with(lambda: show_manifest(run, options), debug=debug, part="manifest")
+    _exit_with(lambda: show_manifest(run, options), debug=debug, json=True, part="manifest")
 
 
 @data_app.command("setup", epilog=examples("thinker data setup scifact --out data"))
@@ -191,15 +191,20 @@ def _run(
 
     options = ThinkerOptions(context.obj, runs, name, strict, json, debug)
     pipeline = PipelineOptions(backend, skip_validation)
-    _exit_with(lambda: run_pipeline(command, options, pipeline), debug=debug)  # type: ignore[arg-type]
+    _exit_with(lambda: run_pipeline(command, options, pipeline), debug=debug, json=json)  # type: ignore[arg-type]
 
 
-def _exit_with(command: Callable[[], int], *, debug: bool, part: str = "config") -> None:
+def _exit_with(
+    command: Callable[[], int], *, debug: bool, json: bool = False, part: str = "config"
+) -> None:
     """Run a command and exit with its code; report an error as `thinker` does."""
+    from kitchen.backend.logs import configure
     from kitchen.cli.commands.thinker import report
 
+    configure(debug)
     try:
-        code = command()
+        with only_answers_on_stdout(json):
+            code = command()
         sys.stdout.flush()
     except BrokenPipeError:
         code = READER_GONE

@@ -122,7 +122,7 @@ def sample(
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
     params = _sampling_params(max_tokens, temperature, top_p, seed, stop or ())
     request = CompletionRequest(prompt, params, count=n, system=system, raw=raw)
-    exit_with(lambda: sample_weights(weights, request, adapters, json=json), debug=debug)
+    exit_with(lambda: sample_weights(weights, request, adapters, json=json), debug=debug, json=json)
 
 
 @app.command(
@@ -207,7 +207,9 @@ def evaluate(
     adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter, trust=trust)
     output = OutputOptions(json, debug)
     exit_with(
-        lambda: evaluate_weights(weights, dataset, settings or (), adapters, output), debug=debug
+        lambda: evaluate_weights(weights, dataset, settings or (), adapters, output),
+        debug=debug,
+        json=json,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from kitchen.backend.logs import ensure_configured
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import (
     BlobStore,
@@ -227,6 +228,7 @@ class _Builder:
 
     def build(self, port: str) -> Any:
         if port not in self.built:
+            ensure_configured()  # adapters log
             cls = adapter_class(port, self.names[port])
             arguments = {
                 parameter: self._wrapped(port, cls) if required == port else self.build(required)

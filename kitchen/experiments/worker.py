@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from kitchen.backend.logs import configure
 from kitchen.config.adapter_choice import AdapterChoice, open_blobs
 from kitchen.config.discovery import find_recipe
 from kitchen.config.request import Problems, ResolvedRequest, resolve_adapters
@@ -16,7 +17,6 @@ from kitchen.errors import Interrupted, KitchenError, describe_error
 from kitchen.experiments.ledger import Ledger, Point
 from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.lock import InUse
-from kitchen.runs.logs import configure
 from kitchen.runs.otlp import export_telemetry
 from kitchen.runs.resumable import has_save_point
 from kitchen.runs.store import run_exists, run_summary

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import structlog
 from pydantic import ValidationError
 
+from kitchen.backend.logs import copy_log_to, ensure_configured
 from kitchen.backend.observed_ports import ObservedPorts
 from kitchen.backend.work import listening_to_work
 from kitchen.config.adapters import Kitchen
@@ -21,7 +21,6 @@ from kitchen.errors import ConfigError, ResumeError, describe_error
 from kitchen.ports.blobs import BlobStore
 from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
-from kitchen.runs.logs import configure, copy_log_to
 from kitchen.runs.record import RunRecord
 from kitchen.runs.requests import RequestLog
 from kitchen.runs.status import WorkObserver
@@ -55,8 +54,7 @@ def execute(
     if kitchen.blobs is None:
         raise ConfigError("a run needs a blob store for its record")
     plan = _valid_plan(plan or kitchen.check(recipe))
-    if not structlog.is_configured():
-        configure()
+    ensure_configured()
     with lease(kitchen.blobs, run, take_over=take_over):
         refuse_running_loop()
         if new:

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Metrics, Observer, Recipe, Stage, StageDone, Step, for_each, sequence
+from kitchen.backend.logs import configure
 from kitchen.cli.console import ConsoleObserver
 from kitchen.config.order import Order as RunOrder
 from kitchen.runs.execute import execute
-from kitchen.runs.logs import configure
 from tests.bench.outcome import ReportedMetric, Target, with_targets
 from tests.bench.quartiles import Quartiles
 from tests.bench.results import DROPPED, Options, Result

@@ -19,10 +19,10 @@ from adapters.local.datasets import LocalDatasets
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from kitchen import Adam, Kitchen, Lora, Metrics, Observer, StageDone, Step
+from kitchen.backend.logs import configure
 from kitchen.cli.console import ConsoleObserver
 from kitchen.config.order import Order as RunOrder
 from kitchen.runs.execute import execute
-from kitchen.runs.logs import configure
 from recipes.sl_basic import SlBasic
 from stages.data.dataset import DataConfig, Epochs, LoadDataset, ShuffledBatches
 from stages.evaluate.evaluation import EvalConfig

@@ -89,7 +89,7 @@ INTERRUPTED = [
     """
 import os, signal, threading
 import kitchen
-from kitchen.runs.logs import copy_log_to
+from kitchen.backend.logs import copy_log_to
 
 stopping = threading.Event()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kitchen.runs.logs import configure
+from kitchen.backend.logs import configure
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kitchen.cli.commands.errors import all_reasons, reasons, report_error
-from kitchen.cli.commands.json_output import as_json, only_on_stdout
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES, PORTS, adapter_class, required_ports
 from kitchen.config.discovery import import_path
@@ -43,10 +43,9 @@ def check(request: RunRequest, options: CheckOptions) -> int:
 
     No server is contacted, except with the option `online`.
     """
-    with only_on_stdout(options.json):
-        summary, code = _checked(request, options)
+    summary, code = _checked(request, options)
     if options.json:
-        print(as_json({**summary, "exit_code": code}))
+        print_json({**summary, "exit_code": code})
     return code
 
 

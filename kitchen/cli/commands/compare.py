@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.commands.run import OutputOptions, run
 from kitchen.cli.console import console
 from kitchen.config.adapter_choice import AdapterChoice
@@ -68,7 +68,7 @@ def _plan(texts: Sequence[str], request: CompareRequest, *, json: bool) -> int:
         **numbers,
     )
     if json:
-        print(as_json(asdict(found)))
+        print_json(asdict(found))
         return 0
     out = console()
     out.print(_plan_sentence(found), style="bold", soft_wrap=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapter_choice import AdapterChoice
 from kitchen.config.adapters import adapter_class, build
@@ -73,7 +73,7 @@ def show_data(query: DataQuery, adapters: AdapterChoice, *, json: bool) -> int:
         facts = {**vars(info), "roles": vars(roles) if roles else None, "split": split}
         facts["splits"] = {name: count.rows for name, count in counts.items()}
         facts["unreadable"] = {name: count.unreadable for name, count in counts.items()}
-        print(as_json({**facts, "columns": columns, "rows": listed}))
+        print_json({**facts, "columns": columns, "rows": listed})
         return 0
     out = console()
     tables = _tables(info, split, columns, counts[split], rows)

@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kitchen.cli.commands.check import workflow_tree
-from kitchen.cli.commands.json_output import as_json, only_on_stdout
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.console import WIDTH, console, print_wrapped, table
+from kitchen.cli.streams import answers
 from kitchen.config.adapters import DEFAULTS, PORT_TYPES
 from kitchen.config.describe import SettingDescription, describe_settings
 from kitchen.config.discovery import NotAStep, build_workflow, import_path
@@ -36,11 +37,10 @@ def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
     """
     if json and yaml:
         raise ConfigError("--json and --yaml are two forms of the description; choose one")
-    with only_on_stdout(json or yaml):
-        cls = recipe_of(name)
+    cls = recipe_of(name)
     if yaml:
         recipe = import_path(cls) if name.endswith(SUFFIXES) else name
-        print("\n".join(yaml_lines(recipe, cls)))
+        print("\n".join(yaml_lines(recipe, cls)), file=answers())
         return 0
     docstring = (cls.__doc__ or "").strip()
     settings = list(describe_settings(cls))
@@ -55,7 +55,7 @@ def describe_recipe(name: str, *, json: bool, yaml: bool = False) -> int:
             "stages": list(dict.fromkeys(stage.title() for stage in stages)),
             "ports": ports,
         }
-        print(as_json(description))
+        print_json(description)
         return 0
     out = console()
     _print_heading(out, name, cls, docstring)

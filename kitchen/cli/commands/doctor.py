@@ -12,7 +12,7 @@ from typing import Any
 
 from kitchen.backend.cache_folder import cache_folder
 from kitchen.cli.commands.errors import all_reasons, reasons
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.commands.system_info import HubProbe, devices, disk, machine
 from kitchen.cli.console import console, table
 from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice
@@ -48,7 +48,7 @@ def doctor(adapters: AdapterChoice, *, json: bool) -> int:
     add_cwd_to_path()
     report = _report(adapters)
     if json:
-        print(as_json(report))
+        print_json(report)
     else:
         _print_report(report)
     return int(report["exit_code"])

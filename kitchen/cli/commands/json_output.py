@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kitchen.cli.console import console
+from kitchen.cli.streams import answers
 from kitchen.runs.jsonl import without_nan
 from kitchen.safe_text import escape_json_controls
 from kitchen.secrets import mask, masked
@@ -25,23 +24,15 @@ def as_json(value: Any) -> str:
     return escape_json_controls(text)
 
 
-@contextmanager
-def only_on_stdout(machine_readable: bool) -> Iterator[None]:
-    """Redirect what is printed in the block, by a user's module for example, to standard error.
-
-    So standard output has only the JSON or YAML that is printed after the block, if any is.
-    """
-    if machine_readable:
-        with redirect_stdout(sys.stderr):
-            yield
-    else:
-        yield
+def print_json(value: Any) -> None:
+    """Print the answer of a command as JSON to standard output."""
+    print(as_json(value), file=answers())
 
 
 def print_files(paths: Sequence[Path], *, json: bool) -> None:
     """Print the files that a command has written, a line each or as JSON."""
     if json:
-        print(as_json({"files": [str(path) for path in paths]}))
+        print_json({"files": [str(path) for path in paths]})
         return
     for path in paths:
         console().print(str(path), soft_wrap=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kitchen.cli.commands.errors import reasons
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, adapter_settings, available
 from kitchen.config.discovery import check_not_shadowed, recipe_modules
@@ -28,7 +28,7 @@ def list_recipes_and_adapters(*, json: bool) -> int:
     trackers = [_tracker(name) for name in sorted(available_trackers())]
     if json:
         listed = [{"name": name, "about": summary} for name, summary in recipes]
-        print(as_json({"recipes": listed, "adapters": adapters, "trackers": trackers}))
+        print_json({"recipes": listed, "adapters": adapters, "trackers": trackers})
         return 0
     rows = [
         (

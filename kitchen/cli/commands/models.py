@@ -18,7 +18,7 @@ from kitchen.artifacts.registry import (
     set_alias,
 )
 from kitchen.artifacts.weights import parse_typed_name, parse_weights_name, resolve_model
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice, open_blobs
 from kitchen.errors import ConfigError, did_you_mean
@@ -39,7 +39,7 @@ def list_models(adapters: AdapterChoice, *, json: bool) -> int:
     blobs = open_blobs(adapters)
     names = model_names(blobs)
     if json:
-        print(as_json({name: _as_json(blobs, name) for name in names}))
+        print_json({name: _as_json(blobs, name) for name in names})
         return 0
     if not names:
         where = printable(adapters.runs or DEFAULT_RUNS_FOLDER)
@@ -97,7 +97,7 @@ def add_model(name: str, typed: str, alias: str, adapters: AdapterChoice, *, jso
         base_model=weights.model,
     )
     if json:
-        print(as_json({**asdict(version), "new": is_new}))
+        print_json({**asdict(version), "new": is_new})
         return 0
     also = f"; {alias} stands for it now" if alias else ""
     text = "is" if is_new else "was already"
@@ -122,7 +122,7 @@ def show_model(typed: str, adapters: AdapterChoice, *, json: bool) -> int:
     if json:
         keys = ("relation", "weights", "sha256")
         ancestors = [dict(zip(keys, of, strict=True)) for of in lineage]
-        print(as_json({**asdict(version), "lineage": ancestors}))
+        print_json({**asdict(version), "lineage": ancestors})
         return 0
     aliases = [
         alias

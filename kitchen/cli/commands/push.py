@@ -9,7 +9,6 @@ from kitchen.artifacts.open import open_weights
 from kitchen.artifacts.publish import publish, require_export
 from kitchen.cli.console import console
 from kitchen.config.adapter_choice import AdapterChoice
-from kitchen.runs.logs import configure
 
 
 def push(
@@ -22,7 +21,6 @@ def push(
     replace_card: bool,
 ) -> int:
     """Publish weights to a repository; `private` None leaves the visibility to the hub adapter."""
-    configure()
     visibility = () if private is None else (f"hub.private={str(private).lower()}",)
     chosen = replace(adapters, settings=(*adapters.settings, *visibility))
     command = _command(weights, repo, adapters, message, private)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from kitchen.artifacts.publish import NotPublished
 from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, reasons, report_error
-from kitchen.cli.commands.json_output import as_json, only_on_stdout
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.commands.manifest import manifest_of_resumed
 from kitchen.cli.console import ConsoleObserver, console, print_wrapped
 from kitchen.cli.curves import run_curves
@@ -37,7 +37,6 @@ from kitchen.recipe import Recipe
 from kitchen.runs.code import OtherCode
 from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.lock import InUse
-from kitchen.runs.logs import configure
 from kitchen.runs.otlp import export_telemetry
 from kitchen.runs.record import LostRows, OtherMachine
 from kitchen.runs.resumable import has_outside_cause, has_save_point, resuming_can_help
@@ -101,15 +100,14 @@ def run(
     `details` returns what --json prints besides the outcome. `report` prints an error.
     """
     drop_unread_output()
-    with only_on_stdout(output.json):
-        try:
-            export_telemetry()
-            new_run = _new_run(request, name)
-        except KitchenError as error:
-            report(error, debug=output.debug)
-            outcome = _refusal(error, request.recipe)
-        else:
-            outcome = _execute(new_run, output, observers, report) | details()
+    try:
+        export_telemetry()
+        new_run = _new_run(request, name)
+    except KitchenError as error:
+        report(error, debug=output.debug)
+        outcome = _refusal(error, request.recipe)
+    else:
+        outcome = _execute(new_run, output, observers, report) | details()
     return _finish(outcome, output)
 
 
@@ -128,20 +126,19 @@ def resume(
 ) -> int:
     """Resume a run from its last save point, also with further trackers; return the exit code."""
     drop_unread_output()
-    with only_on_stdout(output.json):
-        try:
-            export_telemetry()
-            blobs = open_blobs(adapters)
-            order = with_trackers(read_order(blobs, check_run_name(name)), observe, "--observe")
-            if run_summary(blobs, name).status == "completed":
-                _send_missing(blobs, name, order)
-                outcome = _outcome(None, Kitchen(blobs=blobs), name, 0.0)
-            else:
-                observers = manifest_of_resumed(blobs, name)
-                outcome = _execute(_recorded_run(name, order, adapters), output, observers)
-        except KitchenError as error:
-            report_error(error, debug=output.debug)
-            outcome = _refusal(error, name)
+    try:
+        export_telemetry()
+        blobs = open_blobs(adapters)
+        order = with_trackers(read_order(blobs, check_run_name(name)), observe, "--observe")
+        if run_summary(blobs, name).status == "completed":
+            _send_missing(blobs, name, order)
+            outcome = _outcome(None, Kitchen(blobs=blobs), name, 0.0)
+        else:
+            observers = manifest_of_resumed(blobs, name)
+            outcome = _execute(_recorded_run(name, order, adapters), output, observers)
+    except KitchenError as error:
+        report_error(error, debug=output.debug)
+        outcome = _refusal(error, name)
     return _finish(outcome, output)
 
 
@@ -149,7 +146,6 @@ def _send_missing(blobs: BlobStore, name: str, order: Order) -> None:
     """Send what trackers lack of a completed run, and report it; there is nothing else to do."""
     out = console()
     out.print(f"run {name} is completed: there is nothing to resume", soft_wrap=True)
-    configure()
     for tracker, outcome in send_missing(blobs, name, order).items():
         print_wrapped(out, f"{tracker}  {tracker_text(outcome)}")
 
@@ -180,7 +176,6 @@ def _execute(
     observers: Sequence[Observer] = (),
     report: Reporter = report_error,
 ) -> Outcome:
-    configure(output.debug)
     out = console(to_stderr=output.json)
     observer = ConsoleObserver(out, ready.recipe.headline)
     started = time.perf_counter()
@@ -306,5 +301,5 @@ def _refusal(error: KitchenError, name: str) -> Outcome:
 
 def _finish(outcome: Outcome, output: OutputOptions) -> int:
     if output.json:
-        print(as_json(outcome))
+        print_json(outcome)
     return int(outcome["exit_code"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kitchen.cli.commands.json_output import as_json, print_files
+from kitchen.cli.commands.json_output import print_files, print_json
 from kitchen.cli.console import console, print_wrapped, table
 from kitchen.cli.curves import run_curves
 from kitchen.config.adapter_choice import (
@@ -39,7 +39,7 @@ def list_all_runs(adapters: AdapterChoice, *, json: bool) -> int:
     """Print one line per run: the newest ones, newest first, or with `json` all of them."""
     runs = list_runs(open_blobs(adapters))
     if json:
-        print(as_json([vars(run) for run in runs]))
+        print_json([vars(run) for run in runs])
         return 0
     if not runs:
         text = f"there are no runs in {printable(adapters.runs or DEFAULT_RUNS_FOLDER)}"
@@ -110,7 +110,7 @@ def show_run(name: str, adapters: AdapterChoice, *, json: bool) -> int:
     where = blobs.locate(f"{run}/run.json").removesuffix("/run.json")
     checkpoints = _checkpoints(blobs, run)
     if json:
-        print(as_json({**record, **vars(summary), "where": where, "checkpoints": checkpoints}))
+        print_json({**record, **vars(summary), "where": where, "checkpoints": checkpoints})
         return 0
     weights = [_weights_row(run, saved, blobs) for saved in checkpoints]
     for shown in _tables(summary, record, where, weights):

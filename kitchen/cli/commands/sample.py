@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kitchen.artifacts.completions import CompletionRequest, complete
 from kitchen.artifacts.open import NO_TEMPLATE_REASON, open_weights
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.console import console
 from kitchen.cli.waits import showing_waits
 from kitchen.config.adapter_choice import AdapterChoice
@@ -37,7 +37,7 @@ def sample(weights: str, request: CompletionRequest, adapters: AdapterChoice, *,
         _print_note(f"without the chat template: {NO_TEMPLATE_REASON}")
     texts, sampled = completions.texts, completions.sampled
     if json:
-        print(as_json(_summary(opened.weights.name, request.prompt, texts, sampled)))
+        print_json(_summary(opened.weights.name, request.prompt, texts, sampled))
     else:
         _print_completions(() if streams else texts, sampled, request.params.max_tokens)
     return 0

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
-from kitchen.cli.commands.json_output import as_json, only_on_stdout
+from kitchen.cli.commands.json_output import print_json
 from kitchen.config.adapters import PORTS
 from kitchen.config.describe import describe_settings
 from kitchen.config.discovery import import_path
@@ -51,11 +51,10 @@ def print_schema(name: str) -> int:
     """
     if name == PIPELINE:
         dialect = {"$schema": GenerateJsonSchema.schema_dialect}
-        print(as_json({**dialect, **find_pipeline().schema()}))
+        print_json({**dialect, **find_pipeline().schema()})
         return 0
-    with only_on_stdout(True):
-        cls = recipe_of(name)
-    print(as_json(settings_schema(cls)))
+    cls = recipe_of(name)
+    print_json(settings_schema(cls))
     return 0
 
 

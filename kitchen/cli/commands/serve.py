@@ -14,7 +14,6 @@ from kitchen.config.extras import check_installed
 from kitchen.config.request import Problems, ResolvedRequest, resolve_adapters
 from kitchen.errors import BackendError, ConfigError
 from kitchen.recipe import Recipe
-from kitchen.runs.logs import configure
 
 DEFAULT_MODEL = "packaged:smollm2-135m-instruct"
 
@@ -28,13 +27,11 @@ class ServeOptions:
     host: str
     port: int
     take_over: bool
-    debug: bool
 
 
 def serve_models(options: ServeOptions, adapters: AdapterChoice) -> int:
     """Serve until Ctrl-C or SIGTERM."""
     drop_unread_output()
-    configure(options.debug)
     request = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # no recipe is run
     resolve_adapters(adapters, request)
     kitchen = request.kitchen

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.console import console, print_wrapped, table
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
 from kitchen.config.trust import needs_trust
@@ -197,7 +197,7 @@ def _print_points(
         if sweep.search:
             found = best(sweep.search, statuses)
             content |= {"search": vars(sweep.search), "best": found and found[0].point.run}
-        print(as_json(content))
+        print_json(content)
         return
     out.print(table(points_table(sweep, statuses)))
     if sweep.search and (found := best(sweep.search, statuses)):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kitchen.cli.commands.errors import exit_code, failed_stage, reasons, report_error
-from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.commands.manifest import ManifestWriter, newest_manifest, read_manifest, request_of
 from kitchen.cli.commands.run import OutputOptions, run
 from kitchen.cli.commands.system_info import devices
@@ -142,7 +142,7 @@ def _print_info(
             "adapter_settings": prepared.adapter_settings,
         }
         shown |= {"paths": paths, "settings": settings, "not_honoured": not_honoured}
-        print(as_json(shown))
+        print_json(shown)
         return
     out = console()
     head = [("backend", prepared.backend), ("recipe", prepared.recipe)]
@@ -168,7 +168,7 @@ def show_manifest(run_name: str | None, options: ThinkerOptions) -> int:
     """Print the metadata of a run of `thinker`, the newest one by default."""
     blobs = open_blobs(AdapterChoice({}, runs=options.runs))
     name = run_name or newest_manifest(blobs)
-    print(as_json(read_manifest(blobs, name)))
+    print_json(read_manifest(blobs, name))
     return 0
 
 

@@ -6,14 +6,12 @@ from kitchen.cli.commands.serve import server_class
 from kitchen.cli.console import console
 from kitchen.cli.streams import drop_unread_output
 from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice, open_blobs
-from kitchen.runs.logs import configure
 from kitchen.secrets import printable
 
 
-def serve_pages(host: str, port: int, adapters: AdapterChoice, debug: bool) -> int:
+def serve_pages(host: str, port: int, adapters: AdapterChoice) -> int:
     """Serve until Ctrl-C or SIGTERM."""
     drop_unread_output()
-    configure(debug)
     server = server_class("view")(open_blobs(adapters))
     where = printable(adapters.runs or DEFAULT_RUNS_FOLDER)
     for address in server.serve(host, port):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 pytest.importorskip("tinker")
 pytest.importorskip("starlette")
@@ -19,13 +21,14 @@ from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
 from stages.rl.dro import Dro
 from stages.train.optim import ForwardBackward
-from tests.support.commands import output
+from tests.support.commands import invoke, output
 from tests.support.imports import HEAVY, imported_by
 from tests.support.tinker_server import KEY, MODELS, serving
 
 ADAPTERS = ("--training", "tinker", "--hub", "fake", "--datasets", "fake", "--blobs", "fake")
 MODEL = "fake/bigram"  # of the fake hub
 NOBODY = "http://127.0.0.1:1"
+SHORT = ("--max-tokens", "3", "--temperature", "0")
 
 
 def check(code: int, *more: str, url: str = NOBODY, key: str | None = KEY) -> str:
@@ -96,3 +99,19 @@ def test_check_lists_what_is_not_honoured() -> None:
     other = "lora_rank=32"  # recipes want twice the rank as alpha
     assert "not honoured: lora_alpha" in check(0, other)
     assert "--strict" in check(2, other, "--strict")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--debug",)])
+def test_only_the_answer_goes_to_standard_output(options: tuple[str, ...]) -> None:
+    with serving(FakeTraining(blobs := FakeBlobs()), blobs) as server:
+        adapters = ("--training", "tests.support.tinker_server:ByteTinker", "--blobs", "fake")
+        where = ("--set", f"training.url={server.url}")
+        structlog.reset_defaults()  # as in a new process
+        result = invoke("sample", "tiny", "?", "--raw", *SHORT, *adapters, *where, *options)
+    assert result.exit_code == 0, result.output
+    if "--json" in options:
+        assert json.loads(result.stdout)["completions"][0]["tokens"] == 3
+    else:
+        assert result.stdout.count("\n") <= 2
+        assert "request" not in result.stdout
+    assert ("create_sampling_session" in result.stderr) == ("--debug" in options)

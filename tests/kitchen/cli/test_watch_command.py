@@ -43,7 +43,7 @@ def test_a_run_of_another_thread_is_watched_to_its_end(here: Path) -> None:
     assert "step 30 of 30  loss " in shown
     assert "tokens/s" in shown
     assert "basil completed after" in shown
-    assert run.result(0).run == "basil"
+    assert run.result(30).run == "basil"
 
 
 @pytest.mark.parametrize("width", [80, 120])

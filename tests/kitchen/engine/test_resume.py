@@ -32,6 +32,7 @@ from kitchen import (
     for_each,
     sequence,
 )
+from kitchen.backend.logs import configure
 from kitchen.config.order import Order
 from kitchen.engine.runner import run
 from kitchen.errors import ConfigError, CorruptCheckpoint, Interrupted, RunFailed
@@ -39,7 +40,6 @@ from kitchen.ports import BlobStore, Done, Future
 from kitchen.ports.blobs import seal, unseal
 from kitchen.runs.execute import execute
 from kitchen.runs.lock import lease
-from kitchen.runs.logs import configure
 from kitchen.runs.record import LostRows
 from kitchen.runs.store import list_runs, read_run
 from kitchen.types import Result

@@ -9,7 +9,7 @@ import threading
 import pytest
 import structlog
 
-from kitchen.runs.logs import configure
+from kitchen.backend.logs import configure
 from tests.support.polling import wait_until
 
 

@@ -39,6 +39,12 @@ def configure(debug: bool = False) -> None:
     )
 
 
+def ensure_configured() -> None:
+    """Log as `configure` does, unless the program has configured structlog for itself."""
+    if not structlog.is_configured():
+        configure()
+
+
 def _shows_colours() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
