@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
+import concurrent.futures.thread  # noqa: F401 it registers its exit function before ours
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -191,9 +191,13 @@ def _close_now(client: Any, status: str) -> None:
         _closing_threads.discard(threading.current_thread())
 
 
-@atexit.register
 def _wait_for_closing() -> None:
     """Give the last sessions time to end, all at once."""
     deadline = time.monotonic() + EXIT_GRACE
     for thread in list(_closing_threads):
         thread.join(max(deadline - time.monotonic(), 0.0))
+
+
+# `atexit` would be too late: the SDK uses a thread pool when it closes, and those have shut down
+# then. Functions registered here run before, the last one first.
+threading._register_atexit(_wait_for_closing)  # type: ignore[attr-defined]
