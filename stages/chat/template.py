@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kitchen import ports
+from kitchen.backend.tool_calls import with_tools_in_system_prompt
 from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.sampling import Tokenizer, ToolSchema
 from kitchen.types import RenderingSettings, Tokens
@@ -19,7 +20,6 @@ from stages.chat.joining import encode_continuation
 from stages.chat.messages import Message, message_to_dict
 from stages.chat.prefill import is_prefill, joined_prefills, text_to_continue
 from stages.chat.row_fields import REASONING
-from stages.chat.tools import with_tools_in_system_prompt
 
 
 @dataclass(frozen=True)

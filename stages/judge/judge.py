@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from kitchen.backend.tool_calls import with_tools_in_system_prompt
 from kitchen.errors import ConfigError
 from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Array, Checkpoint, ModelName
@@ -23,7 +24,6 @@ from stages.chat.template import (
     PromptRendering,
     TemplateInputs,
 )
-from stages.chat.tools import with_tools_in_system_prompt
 from stages.preference.comparisons import Comparison
 
 EVEN = 0.5  # the judge's preference of an answer to itself

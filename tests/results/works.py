@@ -21,6 +21,7 @@ from adapters.local.blobs import LocalBlobs
 from adapters.local.datasets import LocalDatasets
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
+from kitchen.backend.tool_calls import ToolCall, with_tools_in_system_prompt
 from kitchen.ports import Message, Sampler, Tokenizer
 from kitchen.ports.environments import Task
 from kitchen.runs.store import RunSummary, run_names, run_summary
@@ -28,10 +29,8 @@ from kitchen.statistics.intervals import paired_interval, wilson
 from stages.chat.render import RenderDataset, render_row
 from stages.chat.tools import (
     CALCULATOR,
-    ToolCall,
     ToolQuestion,
     run_tool,
-    with_tools_in_system_prompt,
 )
 from stages.claims.loading import LoadHeldOutClaims
 from stages.claims.rows import ClaimRow

@@ -16,6 +16,7 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
+from kitchen.backend.tool_calls import ToolCall, parse_tool_calls, with_tools_in_system_prompt
 from kitchen.errors import DataError
 from kitchen.ports import Done
 from kitchen.types import Sampled
@@ -24,11 +25,8 @@ from stages.chat.prompts import render_prompt
 from stages.chat.tools import (
     CALCULATOR,
     Tool,
-    ToolCall,
     ToolQuestion,
-    parse_tool_calls,
     run_tool,
-    with_tools_in_system_prompt,
 )
 from stages.data.splits import DataConfig
 from stages.rl.rollouts import RolloutConfig, RolloutRunner
