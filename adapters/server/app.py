@@ -22,7 +22,10 @@ from tinker import types
 
 from adapters.server.futures import Gone, QueueFull
 from adapters.server.metrics import Metrics
+from adapters.server.openai.api import OpenAIApi
+from adapters.server.openai.errors import error_response, is_openai_path
 from adapters.server.protobuf import parse_forward_backward
+from adapters.server.rejections import RequestRejected
 from adapters.server.rest import RestApi
 from adapters.server.sampling import SamplingApi
 from adapters.server.sessions import NotFound, Sessions
@@ -35,6 +38,9 @@ log = structlog.get_logger("kitchen.serve")
 PUBLIC_PATHS = ("/healthz", "/api/v1/healthz")  # need no key
 API = "/api/v1"
 PROTOBUF = "application/x-protobuf"
+_WRONG_KEY = (
+    "the API key is missing or wrong: send it as X-API-Key, or as Authorization: Bearer KEY"
+)
 Handler = Callable[[Request], Awaitable[Response]]
 Endpoint = tuple[str, str, Handler]  # method, path, handler
 STATUSES: Mapping[type[Exception], int] = {
@@ -65,14 +71,6 @@ class Project(BaseModel):
     """The body of a request to move a session to a project."""
 
     project_id: str = Field(min_length=1)
-
-
-class RequestRejected(Exception):
-    """A request that is rejected before it is parsed."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 def create_app(sessions: Sessions, key: str | None) -> Starlette:
@@ -107,16 +105,18 @@ class Api:
         self._sessions = sessions
         self._training = TrainingApi(sessions)
         self._rest = RestApi(sessions)
+        self._openai = OpenAIApi(sessions, self.sampling.scheduler, self._body)
 
     def routes(self) -> list[Route]:
         endpoints = [
             ("GET", "/healthz", _ok),
             *((method, API + path, handler) for method, path, handler in self._api_endpoints()),
         ]
-        return [
+        routes = [
             Route(path, _with_errors(handler), methods=[method])
             for method, path, handler in endpoints
         ]
+        return [*routes, *self._openai.routes()]
 
     def sweep(self) -> None:
         self.sampling.scheduler.sweep()
@@ -342,7 +342,7 @@ class Gate:
 
             rejection = self._rejection(request)
             if rejection is not None:
-                response = _error_response(rejection.status, rejection)
+                response = _error_response(rejection.status, rejection, scope["path"])
                 await response(scope, receive, send_and_note)
             else:
                 await self._app(scope, receive, send_and_note)
@@ -352,9 +352,9 @@ class Gate:
         path = request.scope["path"]
         needs_key = path not in PUBLIC_PATHS and not path.startswith(f"{API}/files/")
         if self._key is not None and needs_key:
-            sent = request.headers.get("x-api-key", "")
+            sent = request.headers.get("x-api-key") or _bearer(request)
             if not hmac.compare_digest(sent.encode(), self._key.encode()):
-                return RequestRejected(401, "the API key is missing or wrong: send it as X-API-Key")
+                return RequestRejected(401, _WRONG_KEY)
         if self._key is None and not _is_local_program(request):
             return RequestRejected(
                 403,
@@ -365,6 +365,12 @@ class Gate:
         if not length.isdecimal() or int(length) > self._max_bytes:
             return _too_long(self._max_bytes)
         return None
+
+
+def _bearer(request: Request) -> str:
+    """Return the key as clients of the OpenAI API send it."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def _is_local_program(request: Request) -> bool:
@@ -407,7 +413,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
     """Answer a request whose path or method is not in the API."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     path = request.scope["path"]
-    return _error_response(status, NotFound(f"{request.method} {path} is not served here"))
+    return _error_response(status, NotFound(f"{request.method} {path} is not served here"), path)
 
 
 async def _ok(request: Request) -> Response:
@@ -457,5 +463,7 @@ def _checkpoint(request: Request) -> tuple[str, str, str]:
     return params["run"], params["kind"], params["name"]
 
 
-def _error_response(status: int, error: Exception) -> Response:
+def _error_response(status: int, error: Exception, path: str = "") -> Response:
+    if is_openai_path(path):
+        return error_response(status, error)
     return JSONResponse({"detail": mask(f"{type(error).__name__}: {error}")}, status)

@@ -115,7 +115,7 @@ class Records:
     """
 
     def __init__(self, blobs: BlobStore) -> None:
-        self._blobs = blobs
+        self.blobs = blobs
         self._lock = threading.Lock()  # listings run on other threads
         kinds: Sequence[type[Record]] = (SessionRecord, RunRecord, SamplerRecord, CheckpointRecord)
         self._records: dict[str, Record] = {}
@@ -126,7 +126,7 @@ class Records:
     def put(self, record: Record) -> None:
         name = _blob_name(record.folder, record.id)
         with self._lock:
-            self._blobs.write(name, record.model_dump_json(by_alias=True).encode())
+            self.blobs.write(name, record.model_dump_json(by_alias=True).encode())
             self._records[name] = record
 
     def get(self, kind: type[R], id: str) -> R | None:
@@ -152,7 +152,7 @@ class Records:
     def remove(self, record: Record) -> None:
         name = _blob_name(record.folder, record.id)
         with self._lock:
-            self._blobs.delete(name)
+            self.blobs.delete(name)
             self._records.pop(name, None)
 
 

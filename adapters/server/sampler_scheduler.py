@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from adapters.server.limits import Limits
 from kitchen.errors import ConfigError, DataError
@@ -25,8 +26,8 @@ class QueuedRequest:
     session: str  # the sampling session
     number: int  # its position among the session's requests
     rows: int  # completions
-    send: Callable[[Sampler], Awaitable[bytes]]
-    started: asyncio.Future[Awaitable[bytes]]  # resolved with the pending result at its turn
+    send: Callable[[Sampler], Awaitable[Any]]
+    started: asyncio.Future[Awaitable[Any]]  # resolved with the pending result at its turn
 
 
 @dataclass
@@ -170,7 +171,7 @@ class SamplerScheduler:
                 request.started.set_result(self._start(queue, request))
         queue.ready = bool(queue.waiting)
 
-    def _start(self, queue: SamplerQueue, request: QueuedRequest) -> Awaitable[bytes]:
+    def _start(self, queue: SamplerQueue, request: QueuedRequest) -> Awaitable[Any]:
         try:
             queue.sampler = queue.sampler or self._open_sampler(queue.weights)
             work = request.send(queue.sampler)
@@ -181,7 +182,7 @@ class SamplerScheduler:
         result.add_done_callback(lambda done: self._on_done(queue, done))
         return result
 
-    def _on_done(self, queue: SamplerQueue, result: asyncio.Future[bytes]) -> None:
+    def _on_done(self, queue: SamplerQueue, result: asyncio.Future[Any]) -> None:
         queue.busy -= 1
         queue.last_used = self._clock()
         error = None if result.cancelled() else result.exception()

@@ -1,0 +1,1 @@
+"""The OpenAI API over the models, checkpoints and runs of the server."""

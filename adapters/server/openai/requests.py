@@ -1,0 +1,134 @@
+"""Requests for completions and for answers in a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
+
+from adapters.server.openai.errors import OpenAIError
+from adapters.server.sampling import MAX_SAMPLES
+
+MAX_TOP_LOGPROBS = 20
+MAX_SEED = 2**64 - 1
+DEFAULT_COMPLETION_TOKENS = 16  # of OpenAI's API
+Count = Annotated[StrictInt, Field(ge=1, le=MAX_SAMPLES)]
+TokenCount = Annotated[StrictInt, Field(ge=0, le=2**31)]
+TopLogprobs = Annotated[StrictInt, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+Number = StrictFloat | StrictInt
+
+
+class StreamOptions(BaseModel):
+    """Options of a streamed answer."""
+
+    model_config = ConfigDict(extra="forbid")
+    include_usage: StrictBool = False
+    include_obfuscation: StrictBool = False  # padding, which hides lengths; none is sent
+
+
+class SamplingFields(BaseModel):
+    """The fields that both endpoints have."""
+
+    model: str
+    n: Count = 1
+    temperature: Annotated[Number, Field(ge=0)] = 1.0
+    top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[StrictInt, Field(ge=-1)] = 0  # of vLLM; 0 and -1 are off
+    seed: Annotated[StrictInt, Field(ge=0, le=MAX_SEED)] | None = None
+    stop: str | list[str] = []
+    stop_token_ids: list[StrictInt] = []  # of vLLM
+    stream: StrictBool = False
+    stream_options: StreamOptions = StreamOptions()
+    prompt_logprobs: TopLogprobs | None = None  # of vLLM
+
+    @property
+    def stop_texts(self) -> Sequence[str]:
+        """The stop strings; raises OpenAIError for an empty one."""
+        texts = [self.stop] if isinstance(self.stop, str) else self.stop
+        if "" in texts:
+            raise OpenAIError("stop has an empty string; leave it out", param="stop")
+        if texts and self.stop_token_ids:
+            raise OpenAIError(
+                "stop and stop_token_ids cannot be combined; use one of them",
+                param="stop_token_ids",
+            )
+        return texts
+
+
+class CompletionRequest(SamplingFields):
+    """A request to continue text or tokens."""
+
+    prompt: str | list[str] | list[StrictInt] | list[list[StrictInt]]
+    max_tokens: TokenCount = DEFAULT_COMPLETION_TOKENS
+    echo: StrictBool = False
+    logprobs: TopLogprobs | None = None
+
+    @property
+    def prompts(self) -> Sequence[str | Sequence[int]]:
+        """The prompts, each as text or token ids; raises OpenAIError if there are none."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if not self.prompt:
+            raise OpenAIError("prompt is an empty list", param="prompt")
+        if isinstance(self.prompt[0], int):
+            return [[int(token) for token in self.prompt if isinstance(token, int)]]
+        return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
+
+
+class FunctionTool(BaseModel):
+    """The function of a tool."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+    strict: bool | None = None
+
+
+class ToolField(BaseModel):
+    """A tool that the model may call."""
+
+    type: Literal["function"]
+    function: FunctionTool
+
+    @property
+    def schema_(self) -> Mapping[str, Any]:
+        """The tool as chat templates read it."""
+        return {"type": "function", "function": self.function.model_dump(exclude={"strict"})}
+
+
+class ChatRequest(SamplingFields):
+    """A request for the next message of a conversation."""
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    max_tokens: TokenCount | None = None
+    max_completion_tokens: TokenCount | None = None  # the newer name
+    logprobs: StrictBool = False
+    top_logprobs: TopLogprobs = 0
+    tools: list[ToolField] = []
+    tool_choice: Any = "auto"
+    chat_template_kwargs: dict[str, Any] = {}  # of vLLM
+
+    @property
+    def offered_tools(self) -> Sequence[Mapping[str, Any]]:
+        """The tools that the model is told of; raises OpenAIError for a choice it cannot keep."""
+        if self.tool_choice == "none":
+            return []
+        if self.tool_choice != "auto":
+            raise OpenAIError(
+                f"tool_choice={self.tool_choice!r:.80} is not supported by this server, which "
+                "cannot force a call; use 'auto' or 'none'",
+                param="tool_choice",
+                code="unsupported_parameter",
+            )
+        return [tool.schema_ for tool in self.tools]
+
+    @property
+    def token_limit(self) -> int | None:
+        """The maximum number of tokens; None for all that fit. Raises OpenAIError."""
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise OpenAIError(
+                "max_tokens and max_completion_tokens differ; use one of them", param="max_tokens"
+            )
+        return limits.pop() if limits else None

@@ -1,0 +1,180 @@
+"""Names of weights that requests use: base models, aliases, checkpoints and runs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import structlog
+
+from adapters.server.openai.errors import OpenAIError
+from adapters.server.records import CheckpointRecord
+from adapters.server.sessions import ServedModel, Sessions
+from kitchen.artifacts.registry import model_names, model_versions
+from kitchen.artifacts.weights import Weights, find_weights, parse_typed_name
+from kitchen.errors import ConfigError, CorruptCheckpoint, DataError, did_you_mean
+from kitchen.ports.sampling import Tokenizer
+from kitchen.runs.store import read_journal, read_run, run_names
+from kitchen.types import Checkpoint
+
+log = structlog.get_logger("kitchen.serve")
+TINKER = "tinker://"
+OPEN_TOKENIZERS = 32
+
+
+@dataclass(frozen=True)
+class ServedWeights:
+    """Weights that can be sampled from, and how they are prompted."""
+
+    name: str  # as the client gave it
+    source: str | Checkpoint  # as a training client takes it
+    tokenizer: Tokenizer
+    base: str  # the training client's name of the base model
+    context: int | None  # maximum number of tokens; None if it is not known
+    chat_template_kwargs: Mapping[str, Any]  # with which a run was trained
+    chat: bool  # whether conversations can be rendered
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A name of weights in the list of models."""
+
+    name: str
+    base: ServedModel
+    created: int = 0  # seconds since 1970; 0 where it is not known
+
+
+class WeightsNames:
+    """Finds weights by name; to be used on any thread."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._blobs = sessions.records.blobs
+        self._tokenizers: OrderedDict[tuple[str, str | None], Tokenizer] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, name: str) -> ServedWeights:
+        """Return weights; raises OpenAIError with status 404 for an unknown name."""
+        if name in self._sessions.models.by_name:
+            model = self._sessions.models.by_name[name]
+            return self._served(name, model.name, model, {})
+        if name.startswith(TINKER):
+            return self._saved(name)
+        weights = self._of_run(name)
+        record = weights.record or {}
+        return self._served(
+            name, weights.source, self._base(name, weights.model), record.get("rendering", {})
+        )
+
+    def listed(self) -> Iterator[ListedModel]:
+        """Yield base models, checkpoints on this server, and runs and models with weights."""
+        models = self._sessions.models.by_name
+        for name, model in models.items():
+            if name != model.folder:
+                yield ListedModel(name, model)
+        for record in self._sessions.checkpoints():
+            if record.kind != "external_weights" and record.base in models:
+                created = int(record.created_at.timestamp())
+                yield ListedModel(record.path, models[record.base], created)
+        served = self._by_training_name()
+        for run, base in self._runs():
+            if base in served:
+                yield ListedModel(f"run:{run}", served[base])
+        for name in model_names(self._blobs):
+            base = model_versions(self._blobs, name)[-1].base_model
+            if base in served:
+                yield ListedModel(f"model:{name}", served[base])
+
+    def _runs(self) -> Iterator[tuple[str, str]]:
+        """Yield each run with exported weights, and its base model."""
+        for run in run_names(self._blobs):
+            try:
+                exports = read_journal(self._blobs, run, "checkpoints")
+                if any(row.get("policy", True) for row in exports):
+                    yield run, str(read_run(self._blobs, run)["facts"].get("model"))
+            except ConfigError as error:
+                log.warning("a run cannot be listed as a model", run=run, reason=str(error))
+
+    def _by_training_name(self) -> Mapping[str, ServedModel]:
+        return {model.name: model for model in self._sessions.models.by_name.values()}
+
+    def _saved(self, name: str) -> ServedWeights:
+        try:
+            record = self._sessions.checkpoint(name)
+        except DataError as error:
+            paths = [saved.path for saved in self._sessions.checkpoints()]
+            raise _not_found(f"{error}; {did_you_mean(name, paths)}") from error
+        return self._served(name, record.weights, self._base_of(record), {})
+
+    def _base_of(self, record: CheckpointRecord) -> ServedModel:
+        models = self._sessions.models.by_name
+        if record.base not in models:
+            raise _not_found(
+                f"the weights {record.path!r} belong to the model {record.base!r}, which is not "
+                f"served here; {did_you_mean(record.base, models)}"
+            )
+        return models[record.base]
+
+    def _of_run(self, name: str) -> Weights:
+        try:
+            parsed = parse_typed_name(name, self._blobs)
+            if parsed.kind not in ("run", "model"):
+                raise _not_found(
+                    f"the model {name!r} is not served here; "
+                    + did_you_mean(name, [listed.name for listed in self.listed()])
+                )
+            return find_weights(str(parsed), self._sessions.training, self._blobs)
+        except CorruptCheckpoint:
+            raise
+        except (ConfigError, ValueError) as error:  # ValueError: no run can have this name
+            raise _not_found(str(error)) from error
+
+    def _base(self, name: str, model: str) -> ServedModel:
+        """Return the base model of a run by the training client's name for it."""
+        served = self._by_training_name()
+        if model not in served:
+            raise _not_found(
+                f"the weights {name!r} belong to the model {model!r}, which is not served here; "
+                f"start the server with --model {model}"
+            )
+        return served[model]
+
+    def _served(
+        self,
+        name: str,
+        source: str | Checkpoint,
+        model: ServedModel,
+        rendering: Mapping[str, Any],
+    ) -> ServedWeights:
+        tokenizer = self._tokenizer(model.name, rendering.get("template") or None)
+        chat = tokenizer.chat if rendering.get("chat") is None else bool(rendering["chat"])
+        return ServedWeights(
+            name,
+            source,
+            tokenizer,
+            model.name,
+            model.context or tokenizer.context_length,
+            dict(rendering.get("chat_template_kwargs", {})),
+            chat,
+        )
+
+    def _tokenizer(self, model: str, template: str | None) -> Tokenizer:
+        """Return the tokenizer of a model, with the template of a run; the last few stay open."""
+        with self._lock:
+            key = (model, template)
+            if key not in self._tokenizers:
+                tokenizer = self._sessions.training.tokenizer(model)
+                self._tokenizers[key] = (
+                    tokenizer if template is None else tokenizer.with_template(template)
+                )
+            self._tokenizers.move_to_end(key)
+            if len(self._tokenizers) > OPEN_TOKENIZERS:
+                self._tokenizers.popitem(last=False)
+            return self._tokenizers[key]
+
+
+def _not_found(message: str) -> OpenAIError:
+    return OpenAIError(message, param="model", status=404, code="model_not_found")

@@ -1,0 +1,55 @@
+"""A server of the OpenAI API in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tinker")
+pytest.importorskip("starlette")
+
+from starlette.testclient import TestClient
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.training import FakeTraining
+from tests.support.tinker_server import KEY, application
+
+URL = "http://127.0.0.1:8000"
+
+
+class OpenAIClient:
+    """A client that speaks HTTP without the SDK."""
+
+    def __init__(self, app: Any, key: str = KEY) -> None:
+        headers = {"authorization": f"Bearer {key}"}
+        self.http = TestClient(app, base_url=URL, headers=headers)
+
+    def post(self, path: str, **fields: Any) -> Any:
+        return self.http.post(f"/v1/{path}", json=fields)
+
+    def complete(self, prompt: Any, **fields: Any) -> Any:
+        return self._ok("completions", prompt=prompt, **fields)
+
+    def chat(self, *messages: Any, **fields: Any) -> Any:
+        read = [
+            {"role": "user", "content": one} if isinstance(one, str) else one for one in messages
+        ]
+        return self._ok("chat/completions", messages=read, **fields)
+
+    def error(self, path: str, **fields: Any) -> Any:
+        return self.post(path, **{"model": "tiny", **fields}).json()["error"]
+
+    def _ok(self, path: str, **fields: Any) -> Any:
+        answer = self.post(path, **{"model": "tiny", "max_tokens": 8, "seed": 1, **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture
+def client() -> Iterator[OpenAIClient]:
+    blobs = FakeBlobs()
+    client = OpenAIClient(application(FakeTraining(blobs), blobs))
+    with client.http:
+        yield client

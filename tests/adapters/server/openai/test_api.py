@@ -1,0 +1,216 @@
+"""The OpenAI API without streaming: models, completions, chats, keys and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapters.fake.tokenizer import END, ByteTokenizer
+from adapters.fake.training import FakeTraining
+from tests.adapters.server.openai.conftest import OpenAIClient
+from tests.support.tinker_server import KEY
+
+HELLO = ByteTokenizer().encode("hello", special=True)
+
+
+def test_models_are_listed_under_both_paths(client: OpenAIClient) -> None:
+    for prefix in ("/v1", "/oai/api/v1"):
+        listed = client.http.get(f"{prefix}/models").json()
+        assert [model["id"] for model in listed["data"]] == ["tiny", "other"]
+        assert client.http.get(f"{prefix}/models/tiny").json()["max_model_len"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"authorization": f"Bearer {KEY}"}, 200),
+        ({"authorization": f"bearer {KEY}"}, 200),
+        ({"authorization": "", "x-api-key": KEY}, 200),
+        ({"authorization": f"Bearer {KEY}x"}, 401),
+        ({"authorization": f"Basic {KEY}"}, 401),
+        ({"authorization": ""}, 401),
+    ],
+)
+def test_key_is_sent_as_bearer(client: OpenAIClient, headers: dict[str, str], status: int) -> None:
+    answer = client.http.get("/v1/models", headers=headers)
+    assert answer.status_code == status
+    if status == 401:
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_completions_are_those_of_the_sampler(client: OpenAIClient) -> None:
+    answer = client.complete("hello", n=2, temperature=0.7, top_p=0.9)
+    sampled = (
+        FakeTraining()
+        .sampler("tiny")
+        .sample(HELLO, count=2, max_tokens=8, temperature=0.7, top_p=0.9, seed=1)
+    )
+    texts = [ByteTokenizer().decode(one.tokens) for one in sampled.result()]
+    assert [choice["text"] for choice in answer["choices"]] == texts
+    assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 16, "total_tokens": 22}
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"length"}
+
+
+def test_all_forms_of_prompts_mean_the_same(client: OpenAIClient) -> None:
+    [one] = client.complete("hello")["choices"]
+    ids = HELLO.tolist()
+    for prompt in (["hello"], ids, [ids]):
+        assert client.complete(prompt)["choices"] == [one]
+    both = client.complete([ids, [5]], n=2)["choices"]
+    assert [choice["index"] for choice in both] == [0, 1, 2, 3]
+    assert both[0] == one
+    assert both[2]["text"] == client.complete([5])["choices"][0]["text"]
+
+
+def test_echo_scores_the_prompt_without_sampling(client: OpenAIClient) -> None:
+    ids = HELLO.tolist()
+    [choice] = client.complete(ids, max_tokens=0, echo=True, logprobs=2, prompt_logprobs=1)[
+        "choices"
+    ]
+    sampler = FakeTraining().sampler("tiny")
+    expected = sampler.logprobs(HELLO).result()
+    top_ids, top = sampler.top_logprobs(HELLO, 2).result()
+    scores = choice["logprobs"]
+    assert choice["text"] == "hello"
+    assert scores["tokens"] == ["<|end|>", *"hello"]
+    assert scores["text_offset"] == [0, 0, 1, 2, 3, 4]
+    assert scores["token_logprobs"][0] is scores["top_logprobs"][0] is None
+    np.testing.assert_allclose(scores["token_logprobs"][1:], expected[1:], rtol=1e-6)
+    assert max(scores["top_logprobs"][3].values()) == pytest.approx(top[3][0])
+    first, second, *_ = choice["prompt_logprobs"]
+    assert first is None
+    assert second[str(top_ids[1][0])]["rank"] == 1
+    assert second[str(ord("h"))]["logprob"] == pytest.approx(expected[1])
+
+
+@pytest.mark.parametrize("temperature", [0, 0.5, 1])
+def test_logprobs_are_those_of_the_model(client: OpenAIClient, temperature: float) -> None:
+    answer = client.chat("hello", logprobs=True, top_logprobs=3, temperature=temperature)
+    [choice] = answer["choices"]
+    alone = client.chat("hello", logprobs=True, temperature=temperature)["choices"][0]
+    assert choice["message"] == alone["message"]
+    for entry, other in zip(
+        choice["logprobs"]["content"], alone["logprobs"]["content"], strict=True
+    ):
+        assert len(entry["top_logprobs"]) == 3
+        assert entry["logprob"] == pytest.approx(other["logprob"], abs=1e-6)
+        assert entry["logprob"] <= entry["top_logprobs"][0]["logprob"]
+    if temperature == 0:
+        assert (
+            choice["logprobs"]["content"][0]["top_logprobs"][0]["token"]
+            == (choice["logprobs"]["content"][0]["token"])
+        )
+
+
+def test_stop_string_ends_the_text_and_is_not_in_it(client: OpenAIClient) -> None:
+    whole = client.complete("hello", max_tokens=400)["choices"][0]["text"]
+    stop = next(character for character in whole[5:] if character.isascii())
+    [choice] = client.complete("hello", max_tokens=400, stop=[stop, "never there"])["choices"]
+    assert choice["text"] == whole[: whole.index(stop)]
+    assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("names", [("max_tokens",), ("max_completion_tokens",)])
+def test_chat_counts_the_rendered_prompt(client: OpenAIClient, names: tuple[str]) -> None:
+    system = {"role": "developer", "content": "Be brief."}
+    parts = {
+        "role": "user",
+        "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}],
+    }
+    answer = client.post(
+        "chat/completions", model="tiny", messages=[system, parts], **dict.fromkeys(names, 5)
+    ).json()
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+    rendered = ByteTokenizer().render(messages, answer=True)
+    assert answer["usage"]["prompt_tokens"] == len(rendered)
+    assert answer["usage"]["completion_tokens"] == 5
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("chat/completions", {**CHAT, "response_format": {"type": "json_schema"}}, "response_format"),
+    ("chat/completions", {**CHAT, "logit_bias": {"5": 1}}, "logit_bias"),
+    ("chat/completions", {**CHAT, "presence_penalty": 0.5}, "presence_penalty"),
+    ("chat/completions", {**CHAT, "tool_choice": "required"}, "tool_choice"),
+    ("chat/completions", {**CHAT, "top_logprobs": 2}, "top_logprobs"),
+    ("chat/completions", {**CHAT, "temperatur": 0.5}, "temperatur"),
+    ("chat/completions", {**CHAT, "temperature": -1}, "temperature"),
+    ("chat/completions", {**CHAT, "n": 0}, "n"),
+    ("chat/completions", {**CHAT, "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
+    ("chat/completions", {**CHAT, "chat_template_kwargs": {"thinking": 1}}, "messages"),
+    ("chat/completions", {}, "messages"),
+    ("chat/completions", {"messages": [IMAGE]}, "messages[0].content[0]"),
+    ("chat/completions", {"messages": [{"role": "usr", "content": ""}]}, "messages[0].role"),
+    ("completions", {"prompt": "hello", "suffix": "x"}, "suffix"),
+    ("completions", {"prompt": "hello", "best_of": 2}, "best_of"),
+    ("completions", {"prompt": []}, "prompt"),
+    ("completions", {"prompt": [2**70]}, "prompt"),
+    ("completions", {"prompt": [END, -1]}, "prompt"),
+    ("completions", {"prompt": "x" * 5000}, "prompt"),
+    ("completions", {"prompt": ["x"] * 3000, "n": 2}, "prompt"),
+    ("completions", {"prompt": "x", "stop": [""]}, "stop"),
+    ("completions", {"prompt": "x", "stop": ["a"], "stop_token_ids": [1]}, "stop_token_ids"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), REFUSED)
+def test_refusals_name_the_field(
+    client: OpenAIClient, path: str, fields: dict[str, Any], param: str
+) -> None:
+    answer = client.post(path, model="tiny", **fields)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["param"].startswith(param)
+    assert error["type"] == "invalid_request_error"
+
+
+def test_harmless_and_neutral_fields_are_accepted(client: OpenAIClient) -> None:
+    plain = client.chat("hello")["choices"]
+    fields = {"user": "me", "store": True, "metadata": {"a": "b"}, "presence_penalty": 0.0}
+    more = {"response_format": {"type": "text"}, "logit_bias": None, "tool_choice": "none"}
+    assert client.chat("hello", **fields, **more)["choices"] == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tin", "did you mean 'tiny'"),
+        ("run:basil", "there is no run 'basil'"),
+        ("run:basil@bset", "did you mean 'best'"),
+        ("tinker://nothing/weights/x", "there are no weights"),
+        ("path:/etc", "is not served here"),
+        ("basil", "is not served here"),
+        ("model:herb", "there is no model 'herb'"),
+    ],
+)
+def test_unknown_models_get_404(client: OpenAIClient, name: str, words: str) -> None:
+    for answer in (
+        client.post("completions", model=name, prompt="x"),
+        client.http.get(f"/v1/models/{name}"),
+    ):
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "model_not_found"
+        assert words in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"{", b"\xff", b"[" * 5000])
+def test_bodies_that_are_no_objects_are_refused(client: OpenAIClient, body: bytes) -> None:
+    answer = client.http.post("/v1/completions", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_no_name_leaves_the_store(client: OpenAIClient) -> None:
+    for name in ("../../etc", "run:../etc", "run:..", "tinker://../weights/x", "\0"):
+        assert client.post("completions", model=name, prompt="x").status_code == 404
+
+
+def test_unknown_paths_have_errors_of_the_same_form(client: OpenAIClient) -> None:
+    answer = client.http.get("/v1/embeddings")
+    assert answer.status_code == 404
+    assert "/v1/embeddings" in answer.json()["error"]["message"]
