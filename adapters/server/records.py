@@ -146,8 +146,8 @@ class Records:
 
     def size_bytes(self, weights: Checkpoint) -> int:
         """Return the size of all files of saved weights; reads them."""
-        files = self._blobs.list(f"{weights.path}/")
-        return sum(len(self._blobs.read(file) or b"") for file in files)
+        files = self.blobs.list(f"{weights.path}/")
+        return sum(len(self.blobs.read(file) or b"") for file in files)
 
     def remove(self, record: Record) -> None:
         name = _blob_name(record.folder, record.id)
