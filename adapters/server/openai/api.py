@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import product
 from threading import Lock
 from typing import Any
 
@@ -53,8 +54,7 @@ class OpenAIApi:
         ]
         return [
             Route(prefix + path, with_openai_errors(handler), methods=[method])
-            for prefix in PREFIXES
-            for method, path, handler in endpoints
+            for prefix, (method, path, handler) in product(PREFIXES, endpoints)
         ]
 
     async def _models(self, request: Request) -> Response:

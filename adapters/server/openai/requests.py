@@ -111,7 +111,7 @@ class ChatRequest(SamplingFields):
 
     @property
     def offered_tools(self) -> Sequence[Mapping[str, Any]]:
-        """The tools that the model is told of; raises OpenAIError for a choice it cannot keep."""
+        """The tools in the prompt; raises OpenAIError for a `tool_choice` that is not supported."""
         if self.tool_choice == "none":
             return []
         if self.tool_choice != "auto":
