@@ -27,6 +27,7 @@ from kitchen.backend.atomic_folder import check_folder_unused
 from kitchen.backend.custom_loss import check_finite, custom_loss_grads
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import LOSSES, Options, value_and_logprob_grads
+from kitchen.backend.refused_passes import RefusedPasses
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
@@ -142,6 +143,7 @@ class FakeSession:
         self.gradient: Table | None = None  # with respect to B; None if none is pending
         self._optimiser = AdamW()
         self._failure: Exception | None = None
+        self._refused = RefusedPasses()
 
     def tokenizer(self) -> Tokenizer:
         return ByteTokenizer()
@@ -235,16 +237,21 @@ class FakeSession:
     def _backward(
         self, data: Sequence[Datum], loss: str | Loss, options: Options | None
     ) -> LossOutput:
-        output, logprob_grads = self._loss(data, loss, options)
+        try:
+            output, logprob_grads = self._loss(data, loss, options)
+        except (DataError, ConfigError):
+            self._refused.refuse(has_gradient=self.gradient is not None)
+            self.gradient = None
+            raise
         gradient = self.adapter.a * self.model.gradient(data, logprob_grads)
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
         return output
 
     def _step(self, adam: Adam) -> OptimStepResult:
-        if self.gradient is None:
-            raise RunFailed("optim_step has no gradient to apply: call forward_backward first")
-        self.adapter.b, norm = self._optimiser.step(self.adapter.b, self.gradient, adam)
-        self.gradient = None
+        gradient, self.gradient = self.gradient, None
+        self._refused.check_step(has_gradient=gradient is not None)
+        assert gradient is not None
+        self.adapter.b, norm = self._optimiser.step(self.adapter.b, gradient, adam)
         self.model = self.adapter.apply(self.base)
         return OptimStepResult({"grad_norm": norm})
 
@@ -280,6 +287,7 @@ class FakeSession:
         self.adapter.b = weights["b"]
         self.model = self.adapter.apply(self.base)
         self.gradient = None
+        self._refused.clear()
         self._optimiser = optimiser
 
 

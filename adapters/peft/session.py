@@ -28,6 +28,7 @@ from adapters.peft.sampling.requests import SubmittedFuture
 from adapters.peft.training.trainer import Trainer
 from adapters.tokenizer import FolderTokenizer, fetch_tokenizer
 from kitchen.backend.losses import Options
+from kitchen.backend.refused_passes import RefusedPasses
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Failed, Future
@@ -50,6 +51,7 @@ class PeftSession:
             lambda: _open_trainer(machine, model, lora)
         )
         self._lock, self._failure, self._closed = threading.Lock(), "", False
+        self._refused = RefusedPasses()
 
     def tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer; raises BackendError if the hub has no such model."""
@@ -87,13 +89,14 @@ class PeftSession:
         loss: str | Loss = "cross_entropy",
         options: Options | None = None,
     ) -> Future[LossOutput]:
-        data = tuple(data)
+        data, refusals = tuple(data), self._refused.count
         return self.submit(
-            lambda trainer: trainer.forward_backward(data, loss, options), is_update=True
+            lambda trainer: self._forward_backward(trainer, refusals, data, loss, options),
+            is_update=True,
         )
 
     def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
-        return self.submit(lambda trainer: trainer.step(adam), is_update=True)
+        return self.submit(lambda trainer: self._step(trainer, adam), is_update=True)
 
     def save(self, name: str) -> Future[Checkpoint]:
         return self.submit(lambda trainer: self._save(trainer, name))
@@ -170,6 +173,31 @@ class PeftSession:
                 return Failed(RunFailed("the session is closed"))
             return SubmittedFuture(self._worker.submit(job))
 
+    def _forward_backward(
+        self,
+        trainer: Trainer,
+        refusals: int,  # known when the call was made
+        data: Sequence[Datum],
+        loss: str | Loss,
+        options: Options | None,
+    ) -> LossOutput:
+        try:
+            output = trainer.forward_backward(data, loss, options)
+        except (DataError, ConfigError):
+            self._refused.refuse(has_gradient=trainer.pending)
+            trainer.discard_gradient()
+            raise
+        self._refused.accept(refusals)
+        return output
+
+    def _step(self, trainer: Trainer, adam: Adam) -> OptimStepResult:
+        try:
+            self._refused.check_step(has_gradient=trainer.pending)
+        except DataError:
+            trainer.discard_gradient()
+            raise
+        return trainer.step(adam)
+
     def _metadata(self, trainer: Trainer, kind: Kind) -> dict[str, Any]:
         steps, sha256 = trainer.optimiser.steps, trainer.base.sha256
         return checkpoint_metadata(kind, steps, trainer.calls, self._model, sha256, self._lora)
@@ -204,6 +232,7 @@ class PeftSession:
             trainer.optimiser.load({}, 0)
             trainer.calls = 0
         trainer.pending = False
+        self._refused.clear()
 
     def _check_compatible(self, trainer: Trainer, saved: SavedCheckpoint) -> None:
         """Raise ConfigError for a checkpoint of another base model or with another LoRA scale."""

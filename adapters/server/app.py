@@ -210,7 +210,13 @@ class Api:
         """Return a handler that queues a request and answers with the id of its result."""
 
         async def handle(request: Request) -> Response:
-            return _request_id(submit(parse(kind, await self._body(request))))
+            body = await self._body(request)
+            try:
+                parsed = parse(kind, body)
+            except ValueError:
+                self._training.skip(body)
+                raise
+            return _request_id(submit(parsed))
 
         return handle
 

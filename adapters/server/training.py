@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from tinker import types
 
-from adapters.server.futures import Result
+from adapters.server.futures import Gone, Result
 from adapters.server.protobuf import ForwardBackward, loss_output_message
 from adapters.server.records import (
     CheckpointRecord,
@@ -21,8 +22,15 @@ from adapters.server.records import (
     expiry,
     now,
 )
-from adapters.server.sessions import ClientSession, Model, Sessions, checkpoint_name, snapshot_name
-from kitchen.errors import BackendError, ConfigError
+from adapters.server.sessions import (
+    ClientSession,
+    Model,
+    NotFound,
+    Sessions,
+    checkpoint_name,
+    snapshot_name,
+)
+from kitchen.errors import BackendError, ConfigError, DataError
 from kitchen.ports.future import Done, Failed, Future, start
 from kitchen.types import Adam, Checkpoint, Lora, LossOutput, OptimStepResult
 
@@ -100,8 +108,14 @@ class TrainingApi:
 
         def begin() -> Future[LossOutput]:
             session = model.session
+            try:
+                data, options = request.data(), request.options()
+            except (DataError, ConfigError):
+                if not request.forward_only:
+                    session.forward_backward(())  # refused there too, and so is the step after it
+                raise
             run = session.forward if request.forward_only else session.forward_backward
-            return run(request.data(), request.loss, request.options())
+            return run(data, request.loss, options)
 
         return self._submit_in_order(
             model,
@@ -320,6 +334,19 @@ class TrainingApi:
             )
             model.run.last_request_at = now()
         return request_id
+
+    def skip(self, body: bytes) -> None:
+        """Let the requests of a model proceed after one that could not be parsed.
+
+        Its client counts it, so that the later ones would wait for its number.
+        """
+        try:
+            request = json.loads(body)
+            order, number = self._sessions.model(request["model_id"]).order, int(request["seq_id"])
+            if number not in order.early:
+                order.submit(number, lambda: None)
+        except (ValueError, TypeError, KeyError, AttributeError, NotFound, Gone):
+            return  # it has no place among the requests of a model
 
     def _submit(
         self,

@@ -24,6 +24,7 @@ from adapters.tinker.service import Service
 from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import LOSSES, Options, scored_positions
+from kitchen.backend.refused_passes import RefusedPasses
 from kitchen.errors import (
     BackendError,
     ConfigError,
@@ -60,6 +61,8 @@ class TinkerSession:
         self._tokenizer = tokenizer
         self._ttl_seconds = expire_after or None
         self._steps = 0
+        self._refused = RefusedPasses()  # before they were sent
+        self._has_gradient = False  # passes were sent since the last step
         self._queue_states = QueueStateLogger(f"training {model}")
         self._jobs = JobQueue(f"training {model} on a server")
         self._release = hold_service(service, self, self._jobs)
@@ -135,18 +138,19 @@ class TinkerSession:
                     _checked(data, loss, options), loss, dict(options or {}) or None
                 ),
                 lambda result: _with_scored(result, data, loss),
-                is_update=True,
+                is_pass=True,
             )
         custom = CustomLoss(loss, data)
 
         return self._submit(
             lambda client: client.forward_backward_custom(_checked(data, loss, None), custom),
             lambda result: replace(_with_scored(result, data, loss), metrics=custom.metrics),
-            is_update=True,
+            is_pass=True,
         )
 
     def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
         def request(client: Any) -> Any:
+            self._check_gradient()
             sdk_future = client.optim_step(
                 types.AdamParams(
                     learning_rate=adam.learning_rate,
@@ -158,6 +162,7 @@ class TinkerSession:
                 )
             )
             self._steps += 1
+            self._has_gradient = False
             return sdk_future
 
         return self._submit(
@@ -221,14 +226,16 @@ class TinkerSession:
         request: Callable[[Any], Any],
         convert: Callable[[Any], T],
         *,
-        is_update: bool = False,
+        is_pass: bool = False,  # a forward_backward
+        is_update: bool = False,  # another request that changes the weights
     ) -> Future[T]:
         """Send a request in the background, and convert the SDK's result when it arrives.
 
-        An update that fails ends the session, so that training cannot continue from an unknown
-        state; input that was rejected before it was sent does not.
+        A pass or an update that fails ends the session, so that training cannot continue from an
+        unknown state; input that was rejected before it was sent does not.
         """
-        future = new_future()
+        future, refusals = new_future(), self._refused.count
+        is_update = is_update or is_pass
 
         def job() -> None:
             try:
@@ -238,8 +245,13 @@ class TinkerSession:
                 translated = translate_error(error)
                 is_input_error = isinstance(translated, DataError | ConfigError)
                 self._note_error(translated, fatal=is_update and not is_input_error)
+                if is_pass and is_input_error:
+                    self._refused.refuse(has_gradient=self._has_gradient)
                 set_error(future, translated)
                 return
+            if is_pass:
+                self._has_gradient = True
+                self._refused.accept(refusals)
             future.add_done_callback(
                 lambda done: self._note_error(done.exception(), fatal=is_update)
             )
@@ -263,6 +275,15 @@ class TinkerSession:
             raise kind(
                 f"the session accepts no more calls because an earlier one failed: {self._failure}"
             )
+
+    def _check_gradient(self) -> None:
+        """Raise DataError for a step without a gradient, RunFailed for one that lacks a pass."""
+        if self._refused.is_incomplete and self._has_gradient:
+            raise RunFailed(
+                "the server has accumulated a gradient that lacks the data of a forward_backward "
+                "that was refused, and it cannot be discarded there; load the last checkpoint"
+            )
+        self._refused.check_step(has_gradient=self._has_gradient)
 
     def _note_error(self, error: BaseException | None, *, fatal: bool) -> None:
         """End the session after a fatal error, and the connection after a lost session."""
@@ -318,6 +339,8 @@ class TinkerSession:
                 raise
             self._steps = checkpoint.step if with_optimiser else 0
             self._failure = None
+            self._has_gradient = False
+            self._refused.clear()
 
         return self._put(job)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kitchen.errors import BackendError, KitchenError
+from kitchen.errors import BackendError, DataError, KitchenError
 from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.subject import Open, TrainingSubject
 from kitchen.types import Adam, Datum, Floats
@@ -105,24 +105,51 @@ class RefusalLaws(TrainingSubject):
             assert "datum 1" in str(refused.value), case
             assert field in str(refused.value), case
 
-    def test_a_refused_batch_leaves_nothing_in_the_gradient(self, opened: Open) -> None:
-        """Either the session has ended, or it continues as if the batch had not been submitted."""
+    def test_a_refused_pass_does_not_end_the_session(self, opened: Open, prefix: str) -> None:
+        """The step submitted with it has no gradient; a save and the next batch are unaffected."""
         plain, refused = opened(), opened()
         data, adam = self.data(plain), self.small_step(opened)
-        expected = self.moved(plain, adam, data[:2])
+        expected = self.moved(plain, adam, data)
         before = self.score(refused)
-        refused.forward_backward(data[:2])
-        bad = Datum(
-            data[1].tokens,
-            {**data[1].loss_inputs, "weights": data[1].loss_inputs["weights"] * np.nan},
-        )
-        with pytest.raises(KitchenError, match="weights"):
-            refused.forward_backward([data[0], bad]).result()
+        futures = [
+            refused.forward_backward([data[0], _with_nan(data[1])]),
+            refused.optim_step(adam),
+            refused.save(f"{prefix}/after-a-refusal"),
+        ]
+        for future, field in zip(futures, ("weights", "gradient"), strict=False):
+            with pytest.raises(DataError, match=field):
+                future.result()
+        futures[2].result()
+        np.testing.assert_array_equal(self.score(refused), before)
+        self.assert_same_move(self.moved(refused, adam, data), expected)
+
+    def test_no_step_lacks_a_part_of_its_batch(self, opened: Open) -> None:
+        """The step is refused, and then the session has ended, or continues without the batch."""
+        plain, refused = opened(), opened()
+        data, adam = self.data(plain), self.small_step(opened)
+        expected = self.moved(plain, adam, data)
+        before = self.score(refused)
+        futures = [
+            refused.forward_backward(data[:2]),
+            refused.forward_backward([data[2], _with_nan(data[3])]),
+            refused.optim_step(adam),
+        ]
+        futures[0].result()
+        for future in futures[1:]:
+            with pytest.raises(KitchenError):
+                future.result()
         try:
-            refused.optim_step(adam).result()
+            np.testing.assert_array_equal(self.score(refused), before)
         except KitchenError:
             return
-        self.assert_same_move(self.score(refused) - before, expected)
+        self.assert_same_move(self.moved(refused, adam, data), expected)
+
+    def test_a_batch_submitted_after_a_refusal_is_applied(self, opened: Open) -> None:
+        plain, refused = opened(), opened()
+        data, adam = self.data(plain), self.small_step(opened)
+        with pytest.raises(DataError, match="weights"):
+            refused.forward_backward([_with_nan(data[0])]).result()
+        self.assert_same_move(self.moved(refused, adam, data), self.moved(plain, adam, data))
 
     @pytest.mark.parametrize("method", ["forward", "forward_backward"])
     def test_an_unknown_loss_is_refused_by_name(
@@ -165,6 +192,11 @@ class RefusalLaws(TrainingSubject):
                 future.result()
         whole.load(saved).result()
         np.testing.assert_array_equal(self.score(whole), expected)
+
+
+def _with_nan(datum: Datum) -> Datum:
+    weights = datum.loss_inputs["weights"] * np.nan
+    return Datum(datum.tokens, {**datum.loss_inputs, "weights": weights})
 
 
 def _not_finite(

@@ -128,6 +128,11 @@ class Trainer:
         self.pending = False
         return OptimStepResult({"grad_norm": norm})
 
+    def discard_gradient(self) -> None:
+        """Discard the accumulated gradient; the weights stay as they are."""
+        self.optimiser.clear()
+        self.pending = False
+
     def _named_loss(
         self, data: Sequence[Datum], masks: Sequence[Array], loss: str, options: Options | None
     ) -> tuple[list[Logprobs], Metrics]:

@@ -62,7 +62,7 @@ def test_adamw_is_that_of_torch() -> None:
 def test_a_step_without_a_gradient_is_an_error_on_the_future() -> None:
     session = FakeTraining().open("any", Lora())
     future = session.optim_step(Adam())
-    with pytest.raises(RunFailed, match="forward_backward first"):
+    with pytest.raises(DataError, match="no gradient"):
         future.result()
 
 
