@@ -35,7 +35,8 @@ class StuckSampler(FakeSampler):
     def sample(self, prompt, **options):
         self.requests += 1
         if self.requests > 3:
-            threading.Event().wait()
+            while True:  # a signal just before an endless wait would not end it
+                threading.Event().wait(0.1)
         return super().sample(prompt, **options)
 class Stuck(FakeTraining):
     def __init__(self, blobs: BlobStore) -> None:

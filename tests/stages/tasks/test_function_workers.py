@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -120,13 +121,17 @@ def test_hanging_function_is_killed(pool: FunctionPool, function: str) -> None:
     assert not is_alive(pid)
 
 
-def test_limit_does_not_run_while_a_worker_starts(pool: FunctionPool) -> None:
-    async def start_and_call() -> float:
-        async with TimeLimit(0.05):  # less than Python takes to start and to import this module
-            return float(await pool.call((FUNCTIONS, "gold"), "soup"))
+def test_limit_does_not_run_while_a_worker_starts(
+    pool: FunctionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_import.py").write_text("import time; time.sleep(1.5)\ndef one(): return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
 
-    pool.close()
-    assert asyncio.run(start_and_call()) == 1.0
+    async def start_and_call() -> Any:
+        async with TimeLimit(1.0):
+            return await pool.call(("slow_import", "one"))
+
+    assert asyncio.run(start_and_call()) == 1
 
 
 def test_reward_by_name_runs_in_a_process() -> None:
