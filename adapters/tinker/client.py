@@ -6,7 +6,7 @@ The SDK is imported on first use.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from adapters.tinker.checkpoint_index import CheckpointIndex
 from adapters.tinker.http_client import models
 from adapters.tinker.service import Service
 from kitchen.backend.losses import LOSSES
+from kitchen.backend.probe_report import Finding, ProbeReport
 from kitchen.errors import BackendError, ConfigError, check_name, did_you_mean
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
@@ -104,6 +105,25 @@ class TinkerTraining:
         length = served[model]
         limit = f", up to {length} tokens" if length else ""
         return f"{self._service.address} serves {model}{limit}"
+
+    def probe(
+        self,
+        model: str,
+        lora: Lora,
+        needs: Sequence[str],
+        on_finding: Callable[[Finding], None] = lambda finding: None,
+    ) -> ProbeReport:
+        """Try the features of the server, in a session that ends with the probe.
+
+        Losses among `needs`, which are capabilities, are tried as well. Raises BackendError if the
+        server is away, rejects the key or cannot train the model.
+        """
+        from adapters.tinker.probe import Probe
+
+        known = sorted(self.capabilities | set(needs))
+        losses = [name.removeprefix("loss ") for name in known if name.startswith("loss ")]
+        losses = [name for name in dict.fromkeys((*LOSSES, *losses)) if name != "?"]
+        return Probe(self._service.separate(), model, lora.rank, losses).run(on_finding)
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Return the tokenizer, fetched from the hub; raises BackendError."""

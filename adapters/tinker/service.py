@@ -48,6 +48,17 @@ class Service:
         self._pending: set[ConcurrentFuture[Any]] = set()
         self._watching = False
 
+    def separate(self) -> Service:
+        """Return a connection to the same server that shares nothing with this one."""
+        return Service(
+            self._base_url,
+            self._key_variable,
+            self._project,
+            self._metadata,
+            self._timeout,
+            self._max_outage,
+        )
+
     @property
     def address(self) -> str:
         return address(self._base_url)
@@ -127,6 +138,10 @@ class Service:
             self._client = None
         _close(client, "errored")
 
+    def wait_for_closing(self, seconds: float) -> None:
+        """Wait until servers know that the sessions which were closed are over."""
+        wait_for_closing(seconds)
+
     def watch(self, future: ConcurrentFuture[Any]) -> None:
         """Fail the future with SessionLost if the server stays unreachable; the SDK would not."""
         with self._lock:
@@ -191,13 +206,13 @@ def _close_now(client: Any, status: str) -> None:
         _closing_threads.discard(threading.current_thread())
 
 
-def _wait_for_closing() -> None:
+def wait_for_closing(seconds: float = EXIT_GRACE) -> None:
     """Give the last sessions time to end, all at once."""
-    deadline = time.monotonic() + EXIT_GRACE
+    deadline = time.monotonic() + seconds
     for thread in list(_closing_threads):
         thread.join(max(deadline - time.monotonic(), 0.0))
 
 
 # `atexit` would be too late: the SDK uses a thread pool when it closes, and those have shut down
 # then. Functions registered here run before, the last one first.
-threading._register_atexit(_wait_for_closing)  # type: ignore[attr-defined]
+threading._register_atexit(wait_for_closing)  # type: ignore[attr-defined]

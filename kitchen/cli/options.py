@@ -158,7 +158,8 @@ Online = Annotated[
     bool,
     typer.Option(
         "--online",
-        help="Ask the server of the training adapter, or else the hub, whether it has the model.",
+        help="Ask the server of the training adapter, or else the hub, whether it has the model, "
+        "and try each feature of a server that trains.",
     ),
 ]
 Price = Annotated[

@@ -10,8 +10,15 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from kitchen.backend.probe_report import ProbeReport
 from kitchen.cli.commands.errors import all_reasons, reasons, report_error
 from kitchen.cli.commands.json_output import print_json
+from kitchen.cli.commands.server_probe import (
+    ask_servers,
+    models_of_servers,
+    print_report,
+    report_json,
+)
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES, PORTS, adapter_class, required_ports
 from kitchen.config.discovery import import_path
@@ -24,7 +31,7 @@ from kitchen.errors import KitchenError, exits_as_failures
 from kitchen.secrets import printable
 from kitchen.stage import Stage
 from kitchen.types import Price, Table
-from kitchen.workflow import Every, ForEach, Parallel, Series, Step, When, walk
+from kitchen.workflow import Every, ForEach, Parallel, Series, Step, When
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class CheckOptions:
     debug: bool = False
     preview: bool = False  # load the tokenizer and the data, and show what would be trained on
     price: float | None = None  # of a million tokens
-    online: bool = False  # ask the servers of the adapters whether they have the model
+    online: bool = False  # ask servers for the model, and try their features
 
 
 def check(request: RunRequest, options: CheckOptions) -> int:
@@ -57,16 +64,28 @@ def _checked(request: RunRequest, options: CheckOptions) -> tuple[Mapping[str, A
     except KitchenError as error:
         report_error(error, debug=options.debug)
         return {"recipe": request.recipe, "problems": reasons(error)}, error.exit_code
+    reports: list[ProbeReport] = []
+    if options.online and _lacks_at_most_capabilities(resolved):
+        reports = ask_servers(out, resolved)
+    if reports:  # the plan depends on the capabilities that were found
+        resolved = resolve_request(request)
     users = _users_of_ports(resolved)
     _print_plan(out, resolved, users)
-    if options.online and not resolved.problems:
-        _print_online_answers(out, resolved)
+    for report in reports:
+        print_report(out, report)
     shown: list[Table] = []
     if options.preview and not resolved.problems:
         shown = _print_preview(out, resolved, options.price)
     tables = {"preview": [asdict(content) for content in shown]} if options.preview else {}
     code = _print_verdict(out, resolved, options)
-    return {**_summary(resolved, users), **tables}, code
+    probes = {"probes": list(map(report_json, reports))} if options.online else {}
+    return {**_summary(resolved, users), **tables, **probes}, code
+
+
+def _lacks_at_most_capabilities(resolved: ResolvedRequest) -> bool:
+    """Return whether all problems are those of the plan, some of which a probe may solve."""
+    of_plan = resolved.plan.problems if resolved.plan else ()
+    return {str(problem) for problem in resolved.problems} <= set(of_plan)
 
 
 def _print_plan(out: Console, resolved: ResolvedRequest, users: Mapping[str, str]) -> None:
@@ -89,7 +108,7 @@ def _print_verdict(out: Console, resolved: ResolvedRequest, options: CheckOption
     if not options.preview:
         note = "the rows of the data are not read here: --preview reads and shows them"
         out.print(note, style="dim")
-    if not options.online and (models := _models_of_servers(resolved)):
+    if not options.online and (models := models_of_servers(resolved)):
         note = f"no server was asked whether it has {', '.join(models)}: --online asks"
         out.print(note, style="dim", soft_wrap=True)
     return 0
@@ -189,30 +208,6 @@ def _print_adapters(out: Console, resolved: ResolvedRequest, users: Mapping[str,
     rows = [(*row, users.get(row[0], "nothing")) for row in adapter_rows(order)]
     out.print()
     out.print(table(Table("Adapters", ("port", "adapter", "settings", "needed by"), tuple(rows))))
-
-
-def _print_online_answers(out: Console, resolved: ResolvedRequest) -> None:
-    """Ask the server of each model of the stages for it; print the answers."""
-    out.print()
-    asked = _models_of_servers(resolved)
-    if not asked:
-        text = f"there is no server to ask: the training adapter {resolved.names['training']!r} and"
-        out.print(f"{text} the weights are local", soft_wrap=True)
-    for model, server in asked.items():
-        with resolved.collecting():
-            out.print(server.online(model), soft_wrap=True)
-
-
-def _models_of_servers(resolved: ResolvedRequest) -> dict[str, Any]:
-    """Return the models of the stages that a server has, each with the adapter that can ask it."""
-    if resolved.kitchen is None or resolved.step is None:
-        return {}
-    adapters: list[Any] = [resolved.kitchen.training, resolved.kitchen.hub]
-    server = next((adapter for adapter in adapters if hasattr(adapter, "online")), None)
-    stages = [step.without_roles() for step in walk(resolved.step) if isinstance(step, Stage)]
-    models = dict.fromkeys(str(stage.model) for stage in stages if hasattr(stage, "model"))
-    # a name with a kind, such as packaged:NAME or run:NAME, is that of weights on this machine
-    return {model: server for model in models if server is not None and ":" not in model}
 
 
 def _print_preview(out: Console, resolved: ResolvedRequest, price: float | None) -> list[Table]:

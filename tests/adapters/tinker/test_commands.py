@@ -21,8 +21,9 @@ from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
 from stages.rl.dro import Dro
 from stages.train.optim import ForwardBackward
-from tests.support.commands import invoke, output
+from tests.support.commands import invoke
 from tests.support.imports import HEAVY, imported_by
+from tests.support.incomplete_server import leaving_out
 from tests.support.tinker_server import KEY, MODELS, serving
 
 ADAPTERS = ("--training", "tinker", "--hub", "fake", "--datasets", "fake", "--blobs", "fake")
@@ -31,8 +32,10 @@ NOBODY = "http://127.0.0.1:1"
 SHORT = ("--max-tokens", "3", "--temperature", "0")
 
 
-def check(code: int, *more: str, url: str = NOBODY, key: str | None = KEY) -> str:
-    """Return the output of `kitchen check`, which must end with this exit code."""
+def check(
+    code: int, *more: str, url: str = NOBODY, key: str | None = KEY, stdout: bool = False
+) -> str:
+    """Return both streams of `kitchen check`, or only `stdout`; it must end with this exit code."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TINKER_BASE_URL", url)
         patch.setenv("COLUMNS", "200")
@@ -40,7 +43,9 @@ def check(code: int, *more: str, url: str = NOBODY, key: str | None = KEY) -> st
         if key is not None:
             patch.setenv("TINKER_API_KEY", key)
         settings = (f"model={MODEL}", "dataset=greetings")
-        return output(code, "check", "recipes.sl_basic", *ADAPTERS, *settings, *more)
+        result = invoke("check", "recipes.sl_basic", *ADAPTERS, *settings, *more)
+    assert result.exit_code == code, result.output
+    return result.stdout if stdout else result.output
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,20 @@ def test_check_online_asks_the_server_for_the_model() -> None:
     assert f"does not serve '{MODEL}'; there are: tiny" in unknown
     assert "401" in rejected
     assert "does not answer as a server of the Tinker API" in check(4, "--online")
+
+
+def test_check_online_probes_the_server() -> None:
+    blobs = FakeBlobs()
+    app = leaving_out("top-k")
+    with serving(FakeTraining(blobs), blobs, FakeHub(), [MODEL], wrap=app) as served:
+        shown = check(0, "--online", url=served.url)
+        recorded = json.loads(check(0, "--online", "--json", url=served.url, stdout=True))
+    assert f"Features that {served.url} lacks" in shown
+    assert "top_logprobs" in shown
+    assert KEY not in shown
+    [report] = recorded["probes"]
+    assert report["address"] == served.url
+    assert report["lacking"] == ["loss gspo", "loss stable_reinforce", "top_logprobs"]
 
 
 def test_unlisted_losses_depend_on_the_kind_of_server() -> None:

@@ -1,0 +1,135 @@
+"""A probe of a server: one small request for each feature that recipes may need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import tinker
+
+from adapters.tinker.errors import translate_error
+from adapters.tinker.futures import new_future
+from adapters.tinker.http_client import check_health
+from adapters.tinker.job_queue import JobQueue, run_into
+from adapters.tinker.probe_requests import Check, NotTried, ProbeRequests
+from adapters.tinker.service import Service
+from kitchen.backend.probe_report import Finding, ProbeReport
+from kitchen.errors import BackendError
+from kitchen.secrets import mask
+
+REQUEST_TIMEOUT = 60.0  # seconds
+CLEANUP_TIMEOUT = 10.0  # seconds
+SERVER_FAULT = 500  # the first of the statuses that may be temporary
+REJECTED_KEY = 401
+
+
+class Probe:
+    """Tries the features of a server in a session of its own, which ends with the probe.
+
+    All requests are small, and each has a time limit. Checkpoints that the probe saves are deleted
+    at its end, whatever happens; should this fail, they expire.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        model: str,
+        rank: int,
+        losses: Sequence[str],
+        *,
+        timeout: float = REQUEST_TIMEOUT,
+    ) -> None:
+        """Prepare the probe of a base model and `losses`; `rank` is that of its LoRA weights."""
+        self._service = service
+        self._model = model
+        self._rank = rank
+        self._losses = losses
+        self._timeout = timeout
+
+    def run(self, on_finding: Callable[[Finding], None]) -> ProbeReport:
+        """Return the report; `on_finding` gets each finding as it arrives.
+
+        Raises BackendError if the server is away, rejects the key or cannot open the model.
+        """
+        started = time.monotonic()
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        findings = []
+        self._service.enter()
+        try:
+            requests = ProbeRequests(
+                self._service, self._connect(), self._model, self._rank, self._timeout
+            )
+            try:
+                self._open(requests)
+                for check in requests.checks(self._losses):
+                    findings.append(self._find(requests, check))
+                    on_finding(findings[-1])
+            finally:
+                requests.clean_up(CLEANUP_TIMEOUT)
+        finally:
+            self._service.leave()
+            self._service.wait_for_closing(CLEANUP_TIMEOUT)
+        seconds = time.monotonic() - started
+        return ProbeReport(mask(self._service.address), self._model, date, seconds, findings)
+
+    def _connect(self) -> Any:
+        """Return the SDK's ServiceClient, opened on a thread, so that Ctrl-C ends the wait."""
+        jobs, opened = JobQueue("probe of a server"), new_future()
+        jobs.put(lambda: run_into(opened, self._service.client))
+        jobs.close()
+        try:
+            return opened.result(self._timeout)
+        except TimeoutError as error:
+            raise BackendError(f"{mask(self._service.address)}: {self._reason(error)}") from error
+
+    def _open(self, requests: ProbeRequests) -> None:
+        try:
+            requests.training()
+        except Exception as error:
+            raise BackendError(
+                f"{mask(self._service.address)} opens no session that trains {self._model}: "
+                f"{self._reason(error)}"
+            ) from error
+
+    def _find(self, requests: ProbeRequests, check: Check) -> Finding:
+        """Try a feature; raises BackendError for an error that is not about this feature."""
+        started = time.monotonic()
+        present: bool | None = True
+        detail = ""
+        try:
+            check.run()
+        except NotTried as error:
+            present, detail = None, str(error)
+        except Exception as error:
+            requests.forget_clients()
+            present = None if _is_temporary(error) else False
+            if getattr(error, "status_code", 0) == REJECTED_KEY:
+                raise translate_error(error) from error
+            if present is None:
+                check_health(self._service.address, self._service.read_key(), timeout=self._timeout)
+            detail = self._reason(error)
+        seconds = time.monotonic() - started
+        return Finding(check.feature, present, check.needed_for, detail, seconds)
+
+    def _reason(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError):
+            return (
+                f"no answer within {self._timeout:g} s, or only errors after which the SDK tries "
+                "again"
+            )
+        if isinstance(error, tinker.APIStatusError):
+            return mask(f"status {error.status_code}: {_detail(error)}")
+        return str(translate_error(error))
+
+
+def _detail(error: tinker.APIStatusError) -> str:
+    return str(error.body.get("detail", error.body) if isinstance(error.body, dict) else error)
+
+
+def _is_temporary(error: BaseException) -> bool:
+    """Return whether an error says nothing about the feature that was tried."""
+    if isinstance(error, tinker.APIStatusError):
+        return error.status_code >= SERVER_FAULT
+    return isinstance(error, tinker.APIConnectionError | TimeoutError | ConnectionError)

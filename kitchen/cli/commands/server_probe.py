@@ -1,0 +1,141 @@
+"""`kitchen check --online`: requests for models, and probes of the features of servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain
+from typing import Any, Protocol, runtime_checkable
+
+from rich.console import Console
+
+from kitchen.backend.probe_report import Finding, ProbeReport
+from kitchen.cli.console import table
+from kitchen.config.request import ResolvedRequest
+from kitchen.ports.training import TrainingClient
+from kitchen.stage import Stage
+from kitchen.types import Lora, Table
+from kitchen.workflow import walk
+
+_WORDS = {True: "yes", False: "no", None: "not known"}
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """An adapter of a server that can be asked for a model."""
+
+    def online(self, model: str) -> str:
+        """Return what the server reports of a model; raises BackendError."""
+        ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """An adapter of a server whose features can be probed."""
+
+    def probe(self, model: str, lora: Lora, needs: Sequence[str], on_finding: Any) -> ProbeReport:
+        """Try the features of the server, keep the report for `capabilities`, and return it.
+
+        `needs` are the capabilities that a recipe needs; `on_finding` gets each finding as it
+        arrives. Raises BackendError.
+        """
+        ...
+
+
+def models_of_servers(resolved: ResolvedRequest) -> Mapping[str, Asked]:
+    """Return the models of the stages that a server has, each with the adapter that can ask it."""
+    if resolved.kitchen is None or resolved.step is None:
+        return {}
+    adapters: list[Any] = [resolved.kitchen.training, resolved.kitchen.hub]
+    server = next((adapter for adapter in adapters if isinstance(adapter, Asked)), None)
+    models = dict.fromkeys(str(stage.model) for stage in _stages(resolved) if _has_model(stage))
+    # a name with a kind, such as packaged:NAME or run:NAME, is that of weights on this machine
+    return {model: server for model in models if server is not None and ":" not in model}
+
+
+def ask_servers(out: Console, resolved: ResolvedRequest) -> list[ProbeReport]:
+    """Ask the server of each model for it, and probe a server of the training adapter.
+
+    Problems are added to the request.
+    """
+    asked = models_of_servers(resolved)
+    if not asked:
+        text = f"there is no server to ask: the training adapter {resolved.names['training']!r} and"
+        out.print(f"{text} the weights are local", soft_wrap=True)
+    problems = len(resolved.problems)
+    for model, server in asked.items():
+        with resolved.collecting():
+            out.print(server.online(model), soft_wrap=True)
+    if not asked or len(resolved.problems) > problems:
+        return []
+    reports = []
+    with resolved.collecting():
+        reports += _probe(out, resolved, asked)
+    return reports
+
+
+def _probe(
+    out: Console, resolved: ResolvedRequest, asked: Mapping[str, Asked]
+) -> list[ProbeReport]:
+    """Probe the server of the training adapter with the model that is trained, or the first one."""
+    training = resolved.kitchen.training if resolved.kitchen else None
+    if not isinstance(training, Probed):
+        return []
+    loras = {
+        str(stage.model): lora
+        for stage in _stages(resolved)
+        if _has_model(stage) and isinstance(lora := getattr(stage, "lora", None), Lora)
+    }
+    trained = [model for model in asked if model in loras]
+    model = trained[0] if trained else next(iter(asked))
+    out.print("\nprobing the server: one small request per feature; Ctrl-C stops", style="dim")
+    report = training.probe(
+        model,
+        loras.get(model, Lora()),
+        _needs(resolved),
+        lambda finding: _print_finding(out, finding),
+    )
+    return [report]
+
+
+def _needs(resolved: ResolvedRequest) -> list[str]:
+    """Return the capabilities that the stages need of the training adapter."""
+    needs = chain.from_iterable(stage.needs() for stage in _stages(resolved))
+    return [need.capability for need in needs if need.port is TrainingClient]
+
+
+def _stages(resolved: ResolvedRequest) -> list[Any]:
+    steps = walk(resolved.step) if resolved.step is not None else ()
+    return [step.without_roles() for step in steps if isinstance(step, Stage)]
+
+
+def _has_model(stage: Any) -> bool:
+    return hasattr(stage, "model")
+
+
+def _print_finding(out: Console, finding: Finding) -> None:
+    word = _WORDS[finding.present]
+    out.print(f"  {finding.feature}: {word} ({finding.seconds:.1f} s)", style="dim")
+
+
+def print_report(out: Console, report: ProbeReport) -> None:
+    """Print the features that a server lacks, those not known, and those that it has."""
+    out.print()
+    absent = (*report.lacking, *report.unknown)
+    if absent:
+        rows = [
+            (finding.feature, _WORDS[finding.present], finding.needed_for, finding.detail)
+            for finding in absent
+        ]
+        columns = ("feature", "present", "needed for", "reason")
+        out.print(table(Table(f"Features that {report.address} lacks", columns, tuple(rows))))
+    else:
+        out.print(f"{report.address} lacks no feature that was tried", soft_wrap=True)
+    out.print(f"it has: {', '.join(report.present)}", soft_wrap=True)
+    when = f"for {report.seconds:.1f} s on {report.date}"
+    out.print(f"probed {when}, with the model {report.model}", style="dim", soft_wrap=True)
+
+
+def report_json(report: ProbeReport) -> dict[str, Any]:
+    """Return a report for --json."""
+    return {**asdict(report), "lacking": [finding.feature for finding in report.lacking]}
