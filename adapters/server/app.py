@@ -24,12 +24,12 @@ from adapters.server.futures import Gone, QueueFull
 from adapters.server.metrics import Metrics
 from adapters.server.openai.api import OpenAIApi
 from adapters.server.openai.errors import error_response, is_openai_path
-from adapters.server.protobuf import parse_forward_backward
 from adapters.server.rejections import RequestRejected
 from adapters.server.rest import RestApi
 from adapters.server.sampling import SamplingApi
 from adapters.server.sessions import NotFound, Sessions
 from adapters.server.training import TrainingApi, parse
+from adapters.tinker_protobuf import parse_forward_backward
 from kitchen.backend.serving import host_of, is_loopback
 from kitchen.errors import ConfigError, DataError, KitchenError, RunFailed
 from kitchen.secrets import mask

@@ -12,10 +12,10 @@ import numpy as np
 from tinker import types
 
 from adapters.server.futures import Gone, Result
-from adapters.server.protobuf import MAX_NUMBERS, sample_response
 from adapters.server.records import SamplerRecord
 from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler
 from adapters.server.sessions import Sessions, snapshot_name
+from adapters.tinker_protobuf import MAX_NUMBERS, sample_response
 from kitchen.errors import BackendError, ConfigError, DataError
 from kitchen.ports.future import Done, Future, arrival
 from kitchen.ports.sampling import Sampler

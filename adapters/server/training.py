@@ -12,7 +12,6 @@ from pydantic import BaseModel, ValidationError
 from tinker import types
 
 from adapters.server.futures import Gone, Result
-from adapters.server.protobuf import ForwardBackward, loss_output_message
 from adapters.server.records import (
     CheckpointRecord,
     Kind,
@@ -30,6 +29,7 @@ from adapters.server.sessions import (
     checkpoint_name,
     snapshot_name,
 )
+from adapters.tinker_protobuf import ForwardBackward, loss_output_message
 from kitchen.errors import BackendError, ConfigError, DataError
 from kitchen.ports.future import Done, Failed, Future, start
 from kitchen.types import Adam, Checkpoint, Lora, LossOutput, OptimStepResult

@@ -15,6 +15,7 @@ from adapters.folders import hidden_size, is_adapter
 from adapters.tinker.checkpoint_index import CheckpointIndex
 from adapters.tinker.http_client import models
 from adapters.tinker.service import Service
+from adapters.tinker.skyrl.gateway import SkyRLGateway
 from kitchen.backend.losses import LOSSES
 from kitchen.backend.probe_report import Finding, ProbeReport
 from kitchen.errors import BackendError, ConfigError, check_name, did_you_mean
@@ -30,8 +31,7 @@ ALL_CAPABILITIES = NAMED_LOSSES | {"custom loss", "top_logprobs", "export", "lor
 SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
     "tinker": ALL_CAPABILITIES | {"loss gspo", "loss stable_reinforce", "loss ?"},
     "kitchen": ALL_CAPABILITIES,
-    # its cross-entropy cannot carry the gradients of a custom loss
-    "skyrl": NAMED_LOSSES - {"loss dro"} | {"loss dppo"},
+    "skyrl": NAMED_LOSSES - {"loss dro"} | {"loss dppo", "custom loss"},
 }
 MIN_EXPIRY = 3600  # seconds; servers accept no shorter time to live
 ONLINE_TIMEOUT = 3.0  # seconds that a server has to list its models
@@ -74,7 +74,8 @@ class TinkerTraining:
         self._tokenizer_model = tokenizer
         self._expire_after = expire_after
         self._checkpoints = CheckpointIndex(blobs)
-        self._service = Service(base_url, key, project, metadata or {}, patience, away)
+        gateway = SkyRLGateway() if server == "skyrl" else None
+        self._service = Service(base_url, key, project, metadata or {}, patience, away, gateway)
         self._lock = threading.Lock()
         self._tokenizers = dict[str, Tokenizer]()
 

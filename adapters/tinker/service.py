@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401 it registers its exit function before ours
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,8 @@ log = structlog.get_logger("kitchen.tinker")
 EXIT_GRACE = 2.0
 HEALTH_INTERVAL = 10.0  # seconds between health checks while results are pending
 _closing_threads = set[threading.Thread]()
+# returns the address and the key that the SDK uses, from those of the server
+Gateway = Callable[[str, str], tuple[str, str]]
 
 
 class Service:
@@ -33,6 +35,7 @@ class Service:
         metadata: Mapping[str, str],
         timeout: float,  # seconds for an answer of any kind
         max_outage: float,  # seconds without an answer before pending requests fail
+        gateway: Gateway | None = None,  # else the SDK talks to the server itself
     ) -> None:
         self._base_url = base_url
         self._key_variable = key_variable
@@ -40,6 +43,7 @@ class Service:
         self._metadata = dict(metadata)
         self._timeout = timeout
         self._max_outage = max_outage
+        self._gateway = gateway
         # reentrant: garbage collection can run a user's finalizer in the same thread
         self._lock = threading.RLock()
         self._users = 0
@@ -105,7 +109,7 @@ class Service:
         raise RunFailed("the connection to the server was closed before it was open")
 
     def _connect(self) -> Any:
-        key = self._checked_key()
+        address, key = self._endpoint()
         from tinker import ServiceClient
 
         from adapters.tinker import request_log
@@ -114,21 +118,22 @@ class Service:
         return ServiceClient(
             user_metadata=self._metadata or None,
             project_id=self._project or None,
-            base_url=self.address,
+            base_url=address,
             api_key=key,
         )
 
     def rest(self) -> Any:
         """Return the SDK's RestClient, which needs no session; raises BackendError."""
-        key = self._checked_key()
+        address, key = self._endpoint()
         from tinker import RestClient
 
-        return RestClient(base_url=self.address, api_key=key)
+        return RestClient(base_url=address, api_key=key)
 
-    def _checked_key(self) -> str:
+    def _endpoint(self) -> tuple[str, str]:
+        """Return the address and the key for the SDK, once the server has answered."""
         key = self.read_key()
         check_health(self.address, key, timeout=self._timeout)
-        return key
+        return self._gateway(self.address, key) if self._gateway else (self.address, key)
 
     def discard(self, client: Any) -> None:
         """Drop a client that was lost; the next use connects again."""

@@ -2,8 +2,8 @@
 
 python -m tests.acceptance.others
 
-SkyRL 0.3.0 from PyPI runs in a virtual environment in build/skyrl, with JAX on the CPU. It
-implements an earlier version of the API, so a bridge translates. Each recipe runs on the local
+SkyRL 0.3.0 from PyPI runs in a virtual environment in build/skyrl, with JAX on the CPU, behind the
+bridge of `training.server=skyrl`. Each recipe runs on the local
 engine too: both start from the same weights, so the first losses must be equal. Later ones are not,
 as each backend initialises its LoRA weights differently. Prints a table; exits with 1 if a recipe
 failed.
@@ -29,12 +29,9 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from adapters.tinker.client import TinkerTraining
-from kitchen.errors import ConfigError
 from tests.acceptance.environments import BUILD, TORCH, environment, install, run
-from tests.acceptance.others.bridge import Bridge
 from tests.support import letters
 from tests.support.fake_runs import run_recipe
-from tests.support.tinker_server import RunningServer
 from tests.support.tiny_model import tiny_model
 
 SKYRL, PORT = "skyrl[tinker,jax]==0.3.0", 8123
@@ -52,9 +49,6 @@ typing.TypedDict = typing_extensions.TypedDict
 """
 TOLERANCE = 1e-4
 RECIPES = ("sl_basic", "rl", "dpo")
-# an error of `kitchen check`: SkyRL divides a cross-entropy by the sum of its weights, so it cannot
-# be used for the gradients of a custom loss
-UNSUPPORTED = ("dpo",)
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -78,24 +72,15 @@ def run_all() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = tiny_model(Path(temporary) / "tiny")
         with skyrl(Path(temporary), folder) as url:
-            bridge = Bridge(url)
-            server = RunningServer(bridge.app)
-            passed = [compare(table, name, folder, server.url) for name in RECIPES]
-            server.stop()
+            passed = [compare(table, name, folder, url) for name in RECIPES]
     console = Console(width=150)
     console.print(table)
-    changes = [f"{change}: {times}" for change, times in bridge.changes.items()]
-    console.print("changes by the bridge: " + "; ".join(changes))
     return 0 if all(passed) else 1
 
 
 def compare(table: Table, name: str, model: Path, url: str) -> bool:
     """Run a recipe on both engines and add a row; return whether it works as expected."""
-    try:
-        local, remote = run_both(name, model, url)
-    except ConfigError as error:
-        table.add_row(name, f"not supported: {error}")
-        return name in UNSUPPORTED
+    local, remote = run_both(name, model, url)
     failure = find_failure(local, remote)
     losses = [row["loss"] for row in (local[0], remote[0], local[-1], remote[-1])]
     formatted = [f"{loss:.4f}" for loss in losses]

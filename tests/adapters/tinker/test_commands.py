@@ -19,7 +19,6 @@ from adapters.tinker.client import TinkerTraining
 from kitchen.engine.plan import Plan
 from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
-from stages.rl.dro import Dro
 from stages.train.optim import ForwardBackward
 from tests.support.commands import invoke
 from tests.support.imports import HEAVY, imported_by
@@ -104,13 +103,13 @@ def test_unlisted_losses_depend_on_the_kind_of_server() -> None:
         return plan(ForwardBackward(loss), {TrainingClient: training})
 
     newest = plan_with("tinker", "next_year")
-    custom = plan_with("skyrl", Dro())
+    lacking = plan_with("skyrl", "dro")
     assert newest.not_honoured == ["loss next_year"]
     assert not [problem for problem in newest.problems if "lacks" in problem]
     assert "needs 'loss next_year', which TinkerTraining lacks" in " ".join(
         plan_with("kitchen", "next_year").problems
     )
-    assert "needs 'custom loss'" in " ".join(custom.problems)
+    assert "needs 'loss dro'" in " ".join(lacking.problems)
 
 
 def test_check_lists_what_is_not_honoured() -> None:

@@ -19,13 +19,13 @@ from tinker.proto.response_conv import (
     deserialize_sample_response,
 )
 
-from adapters.server.protobuf import (
+from adapters.tinker.datums import loss_output, prompt_logprobs, sampled, sdk_datum, top_logprobs
+from adapters.tinker_protobuf import (
     ForwardBackward,
     loss_output_message,
     parse_forward_backward,
     sample_response,
 )
-from adapters.tinker.datums import loss_output, prompt_logprobs, sampled, sdk_datum, top_logprobs
 from kitchen.errors import BackendError
 from kitchen.types import Datum, LossOutput, Sampled
 

@@ -1,0 +1,135 @@
+"""The bridge: a server on loopback, between the SDK and SkyRL."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+
+from adapters.tinker.skyrl.checkpoints import (
+    CheckpointNames,
+    Deletions,
+    SamplerPaths,
+    TrainableWeights,
+)
+from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Quirk, Send, behind, reply
+from adapters.tinker.skyrl.models import CreateThenLoad, SessionEnds
+from adapters.tinker.skyrl.passes import GradNorm, LossSum, MeanLoss
+from adapters.tinker.skyrl.results import TRY_AGAIN
+from adapters.tinker.skyrl.sampling import PromptLogprobs
+from adapters.tinker.skyrl.wire import FailedRequests, JsonMessages, SampleIds
+from kitchen.errors import KitchenError
+from kitchen.secrets import mask
+
+# seconds until a result that is not there is asked for again; the SDK gives up after 45
+POLL_TIMEOUT = 40.0
+TIMEOUT = 600.0  # seconds for any other reply
+
+
+def quirks() -> tuple[Quirk, ...]:
+    """Return all quirks; the first one sees a request first, and its reply last."""
+    return (
+        SampleIds(),
+        JsonMessages(),
+        FailedRequests(),
+        LossSum(),
+        SessionEnds(),
+        CreateThenLoad(),
+        CheckpointNames(),
+        TrainableWeights(),
+        SamplerPaths(),
+        Deletions(),
+        PromptLogprobs(),
+        GradNorm(),
+        MeanLoss(),
+    )
+
+
+class Bridge:
+    """Answers the SDK on a port of this machine, which needs a key that only this process has."""
+
+    def __init__(self, upstream: str, upstream_key: str) -> None:
+        self.key = f"tml-{secrets.token_hex(16)}"
+        self._client = httpx.Client(
+            base_url=upstream,
+            headers={"X-API-Key": upstream_key},
+            timeout=TIMEOUT,
+            limits=httpx.Limits(max_connections=None),
+        )
+        self._server = _server(behind(quirks(), self._send), self.key)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(
+            target=self._server.serve_forever, name="bridge to SkyRL", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._client.close()
+
+    def _send(self, request: ApiRequest) -> ApiReply:
+        is_poll = request.endpoint == "retrieve_future"
+        try:
+            response = self._client.request(
+                request.method,
+                request.path,
+                content=request.body,
+                headers={"Content-Type": request.content_type} if request.body else {},
+                timeout=POLL_TIMEOUT if is_poll else TIMEOUT,
+            )
+        except httpx.ReadTimeout:
+            return reply({"type": "try_again", "queue_state": "active"}, status=TRY_AGAIN)
+        except httpx.TransportError as error:
+            return reply({"detail": f"SkyRL does not answer: {mask(str(error))}"}, status=503)
+        return ApiReply(
+            response.status_code,
+            response.content,
+            response.headers.get("content-type", ""),
+            response.headers.get("location", ""),
+        )
+
+
+def _server(send: Send, key: str) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length)
+            given = self.headers.get("X-API-Key", "")
+            if not hmac.compare_digest(given.encode(), key.encode()):
+                return self.write(reply({"detail": "this bridge is private"}, status=401))
+            content_type = self.headers.get("Content-Type", "")
+            request = ApiRequest(str(self.command), self.path, body, content_type)
+            try:
+                answered = send(request)
+            except (KitchenError, json.JSONDecodeError) as error:
+                answered = reply({"detail": mask(str(error))}, status=400)
+            self.write(answered)
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = answer
+
+        def write(self, answered: ApiReply) -> None:
+            self.send_response(answered.status)
+            if answered.location:
+                self.send_header("Location", answered.location)
+            if answered.status != 204:
+                self.send_header("Content-Type", answered.content_type)
+                self.send_header("Content-Length", str(len(answered.body)))
+            self.end_headers()
+            if answered.status != 204:
+                self.wfile.write(answered.body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: requests are logged by the SDK."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+    return Server(("127.0.0.1", 0), Handler)

@@ -1,0 +1,156 @@
+"""Quirks of training: the reduction of losses, and the name of the gradient's norm."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Send, post
+from adapters.tinker.skyrl.results import Remembered, wait_for
+from kitchen.backend.losses import LOSSES, value_and_logprob_grads
+from kitchen.types import Datum
+
+# losses that are linear in the advantages
+LINEAR = frozenset({"importance_sampling", "ppo", "cispo"})
+# with these options, cispo has the gradient of -advantage * logprob
+UNCLIPPED = {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}
+
+
+class MeanLoss:
+    """SkyRL's JAX backend averages losses, where the Tinker API sums them.
+
+    It divides the loss of a sequence by the sum of its weights, which has no meaning for the
+    gradients of a custom loss, and the gradient by the number of sequences. The bridge multiplies
+    advantages by both numbers, and sends a cross-entropy as a `cispo` whose ratio is clipped to 1
+    and whose advantages are the weights. If one step has several passes, the gradient is still
+    divided by their number, which Adam does not notice.
+
+    The FSDP and Megatron backends sum. The first forward pass of one datum tells them apart: JAX
+    alone returns the loss of each token. Seen in 0.3.0 and git (a956457) on JAX.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._averages: bool | None = None
+
+    def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
+        if request.endpoint != "forward_backward":
+            return send(request)
+        content = request.json()
+        batch = content["forward_backward_input"]
+        if not batch["data"] or not self._does_average(content["model_id"], batch, send):
+            return send(request)
+        return send(request.with_json({**content, "forward_backward_input": as_sum(batch)}))
+
+    def _does_average(self, model: str, batch: Mapping[str, Any], send: Send) -> bool:
+        with self._lock:
+            if self._averages is None:
+                probe = {"data": batch["data"][:1], "loss_fn": "cross_entropy"}
+                answer = send(post("forward", {"model_id": model, "forward_input": probe}))
+                result = wait_for(answer, send)
+                self._averages = "elementwise_loss" in result["loss_fn_outputs"][0]
+            return self._averages
+
+
+class GradNorm:
+    """SkyRL calls the norm of the gradient `skyrl.ai/grad_norm`.
+
+    Seen in 0.3.0 and git (a956457).
+    """
+
+    def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
+        answer = send(request)
+        if request.endpoint != "retrieve_future" or b"skyrl.ai/" not in answer.body:
+            return answer
+        result = answer.json()
+        metrics = {
+            name.removeprefix("skyrl.ai/"): value
+            for name, value in (result.get("metrics") or {}).items()
+        }
+        return answer.with_json({**result, "metrics": metrics})
+
+
+def as_sum(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a pass whose mean over tokens and sequences is the sum of the given one."""
+    loss, options, data = batch["loss_fn"], batch.get("loss_fn_config"), batch["data"]
+    if loss == "cross_entropy":
+        loss, options = "cispo", UNCLIPPED
+        data = [_with_weights_as_advantages(datum) for datum in data]
+    elif loss not in LINEAR:
+        return batch
+    scaled = [_scaled(datum, len(data)) for datum in data]
+    return {"data": scaled, "loss_fn": loss, "loss_fn_config": options}
+
+
+def _with_weights_as_advantages(datum: Mapping[str, Any]) -> Mapping[str, Any]:
+    inputs = datum["loss_fn_inputs"]
+    zeros = [0.0] * len(inputs["target_tokens"]["data"])
+    return {
+        **datum,
+        "loss_fn_inputs": {
+            "target_tokens": inputs["target_tokens"],
+            "advantages": inputs["weights"],
+            "logprobs": {"data": zeros},
+        },
+    }
+
+
+def _scaled(datum: Mapping[str, Any], sequences: int) -> Mapping[str, Any]:
+    """Return the datum with its advantages multiplied by what SkyRL divides by."""
+    inputs = datum["loss_fn_inputs"]
+    ones = [1.0] * len(inputs["target_tokens"]["data"])
+    weights = inputs["weights"]["data"] if "weights" in inputs else ones
+    factor = sum(weights) * sequences
+    advantages = [value * factor for value in inputs["advantages"]["data"]]
+    return {
+        **datum,
+        "loss_fn_inputs": {
+            **inputs,
+            "weights": {"data": weights},
+            "advantages": {"data": advantages},
+        },
+    }
+
+
+class LossSum:
+    """SkyRL's JAX backend returns no metrics, where the Tinker API returns the loss.
+
+    The bridge computes it from the log-probabilities. Seen in 0.3.0 and git (a956457) on JAX.
+    """
+
+    def __init__(self) -> None:
+        self._batches = Remembered[Mapping[str, Any]]()
+
+    def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
+        answer = send(request)
+        if answer.is_error:
+            return answer
+        if request.endpoint in ("forward", "forward_backward"):
+            self._batches.add(
+                answer.json()["request_id"], request.json()[f"{request.endpoint}_input"]
+            )
+        elif request.endpoint == "retrieve_future" and b'"loss_fn_outputs"' in answer.body:
+            result = answer.json()
+            batch = self._batches.get(request.json()["request_id"])
+            if batch and batch["loss_fn"] in LOSSES and "loss:sum" not in result["metrics"]:
+                metrics = {**result["metrics"], "loss:sum": _loss(batch, result)}
+                return answer.with_json({**result, "metrics": metrics})
+        return answer
+
+
+def _loss(batch: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+    total = 0.0
+    for datum, output in zip(batch["data"], result["loss_fn_outputs"], strict=True):
+        inputs = {name: np.array(field["data"]) for name, field in datum["loss_fn_inputs"].items()}
+        tokens = np.array(datum["model_input"]["chunks"][0]["tokens"])
+        values, _ = value_and_logprob_grads(
+            batch["loss_fn"],
+            batch["loss_fn_config"],
+            Datum(tokens, inputs),
+            np.array(output["logprobs"]["data"]),
+        )
+        total += float(values.sum())
+    return total

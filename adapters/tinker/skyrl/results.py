@@ -1,0 +1,45 @@
+"""Results of requests, and what the bridge remembers of requests until their results are read."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Generic, TypeVar
+
+from adapters.tinker.skyrl.messages import ApiReply, Send, post
+from kitchen.errors import BackendError
+
+T = TypeVar("T")
+MAX_REMEMBERED = 10_000  # requests
+TRY_AGAIN = 408  # status of a result that is not there yet
+
+
+def wait_for(answer: ApiReply, send: Send) -> dict[str, Any]:
+    """Return the result of a request that SkyRL accepted; raises BackendError if it failed."""
+    check(answer)
+    request = post("retrieve_future", {"request_id": answer.json()["request_id"]})
+    while (result := send(request)).status == TRY_AGAIN:
+        pass
+    check(result)
+    return result.json()
+
+
+def check(answer: ApiReply) -> None:
+    """Raise BackendError with SkyRL's message if it refused a request."""
+    if answer.is_error:
+        detail = answer.json().get("detail", answer.body[:500].decode(errors="replace"))
+        raise BackendError(f"SkyRL: {detail} (status {answer.status})")
+
+
+class Remembered(Generic[T]):
+    """Facts on the latest requests, by their ids; a result may be read more than once."""
+
+    def __init__(self) -> None:
+        self._facts = OrderedDict[str, T]()
+
+    def add(self, request: str, fact: T) -> None:
+        self._facts[request] = fact
+        if len(self._facts) > MAX_REMEMBERED:
+            self._facts.popitem(last=False)
+
+    def get(self, request: str) -> T | None:
+        return self._facts.get(request)
