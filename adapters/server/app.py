@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tinker import types
 
+from adapters.server.error_texts import error_text
 from adapters.server.futures import Gone, QueueFull
 from adapters.server.metrics import Metrics
 from adapters.server.openai.api import OpenAIApi
@@ -32,7 +33,6 @@ from adapters.server.training import TrainingApi, parse
 from adapters.tinker_protobuf import parse_forward_backward
 from kitchen.backend.serving import host_of, is_loopback
 from kitchen.errors import ConfigError, DataError, KitchenError, RunFailed
-from kitchen.secrets import mask
 
 log = structlog.get_logger("kitchen.serve")
 PUBLIC_PATHS = ("/healthz", "/api/v1/healthz")  # need no key
@@ -472,4 +472,4 @@ def _checkpoint(request: Request) -> tuple[str, str, str]:
 def _error_response(status: int, error: Exception, path: str = "") -> Response:
     if is_openai_path(path):
         return error_response(status, error)
-    return JSONResponse({"detail": mask(f"{type(error).__name__}: {error}")}, status)
+    return JSONResponse({"detail": error_text(error)}, status)

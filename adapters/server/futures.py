@@ -12,9 +12,9 @@ from typing import Any
 
 import structlog
 
+from adapters.server.error_texts import error_text
 from adapters.server.limits import Limits
 from kitchen.errors import BackendError, ConfigError, DataError, KitchenError, RunFailed
-from kitchen.secrets import mask
 
 log = structlog.get_logger("kitchen.serve")
 USER_ERRORS = (ConfigError, DataError, RunFailed, BackendError)  # the client can fix these
@@ -155,7 +155,7 @@ def error_result(error: Exception, request_id: str = "") -> Result:
     is_user_error = isinstance(error, USER_ERRORS)
     return Result(
         {
-            "error": mask(f"{type(error).__name__}: {error}"),
+            "error": error_text(error),
             "category": "user" if is_user_error else "server",
         }
     )

@@ -86,6 +86,7 @@ class CheckpointRecord(Record):
     metadata: dict[str, str] | None = None
     size_bytes: int | None = None  # of its files; None if an earlier version of the server saved it
     public: bool = False
+    is_encrypted: bool = False  # `weights` is then a folder of files that this server encrypted
 
     @property
     def kind(self) -> str:

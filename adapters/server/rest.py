@@ -21,7 +21,6 @@ from adapters.server.records import (
     expiry,
 )
 from adapters.server.sessions import NotFound, Sessions
-from kitchen.backend.temporary import temporary_folder
 from kitchen.errors import ConfigError
 
 R = TypeVar("R", bound=Record)
@@ -135,7 +134,7 @@ class RestApi:
         prefix = f"{base_url}/api/v1/files/{record.id}"
         urls = {
             file: f"{prefix}/{file}?until={until}&signature={_signature(record.id, file, until)}"
-            for file in self._export(record)
+            for file in self._sessions.exports.names(record, self._base(record))
         }
         return {"urls": urls, "expires": datetime.fromtimestamp(until, UTC).isoformat()}
 
@@ -146,18 +145,14 @@ class RestApi:
             raise NotFound(
                 "this URL was not signed by this server, or it has expired: request another"
             )
-        return self._export(self._record(CheckpointRecord, checkpoint))[file]
+        record = self._record(CheckpointRecord, checkpoint)
+        files = self._sessions.exports.files(record, self._base(record))
+        if file not in files:
+            raise NotFound(f"{record.path} has no file {file!r}; request its URLs again")
+        return files[file]
 
-    def _export(self, record: CheckpointRecord) -> Mapping[str, bytes]:
-        """Return the files of exported weights by their path."""
-        with temporary_folder("server") as temporary:
-            folder = temporary / "weights"
-            self._sessions.training.export(record.weights, folder)
-            return {
-                str(path.relative_to(folder)): path.read_bytes()
-                for path in sorted(folder.rglob("*"))
-                if path.is_file()
-            }
+    def _base(self, record: CheckpointRecord) -> str:
+        return self._sessions.models.public_name(record.base)
 
     def _checkpoint(self, run_id: str, kind: str, name: str) -> CheckpointRecord:
         return self._record(CheckpointRecord, checkpoint_id(f"tinker://{run_id}/{kind}/{name}"))

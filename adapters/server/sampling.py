@@ -47,6 +47,10 @@ class SamplingApi:
         saved, base = None, str(request.base_model)
         if request.model_path is not None:
             saved = self._sessions.checkpoint(request.model_path)
+            if saved.is_encrypted:
+                raise ConfigError(
+                    f"{saved.path!r} is encrypted; sample from tinker://RUN/sampler_weights/NAME"
+                )
             base = self._sessions.base_of(saved, request.base_model)
         self._sessions.models.get(base)
         limit = self._sessions.limits.samplers_per_session

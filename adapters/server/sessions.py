@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from adapters.folders import model_config
+from adapters.server.exports import Exports, is_encrypted_export, public_base_name
 from adapters.server.futures import FutureStore, Gone, RequestOrder
 from adapters.server.limits import Limits
 from adapters.server.records import (
@@ -87,9 +88,19 @@ class ServedModels:
         """Return a model; raises BackendError if it is not offered."""
         if name not in self.by_name:
             raise BackendError(
-                f"the model {name!r} is not served here; {did_you_mean(name, self.by_name)}"
+                f"the model {name!r} is not served here; {did_you_mean(name, self.public_names)}"
             )
         return self.by_name[name]
+
+    @property
+    def public_names(self) -> Sequence[str]:
+        """The names of models and aliases, without the models' folders on this machine."""
+        return [name for name, model in self.by_name.items() if name != model.folder]
+
+    def public_name(self, base: str) -> str:
+        """Return the name of a base model for files that clients download."""
+        model = self.by_name.get(base)
+        return public_base_name(base, base if model is None else model.name)
 
 
 class Sessions:
@@ -106,6 +117,7 @@ class Sessions:
         self.training = training
         self.records = records
         self.models = models
+        self.exports = Exports(training, records)
         self.limits = limits or Limits()
         self.futures = FutureStore(self.limits, clock)
         self.on_end: list[Callable[[str], None]] = []  # called with the id of a session that ends
@@ -117,7 +129,7 @@ class Sessions:
             if sampler.is_only_user and sampler.session in self._clients:
                 self._clients[sampler.session].snapshots[sampler.id] = None
         # left by saves that an earlier server did not record before it stopped
-        self.delete_unused(self.training.checkpoints(PREFIX))
+        self.delete_unused([*self.training.checkpoints(PREFIX), *self.exports.stored()])
 
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self._clients.values()))
@@ -228,7 +240,8 @@ class Sessions:
         by_path = {weights.path: weights for weights in checkpoints if weights is not None}
         for path, weights in by_path.items():
             if path not in used:
-                self.training.delete(weights)
+                store = self.exports if is_encrypted_export(weights) else self.training
+                store.delete(weights)
 
     def sweep(self) -> None:
         """End sessions of silent clients, and drop old results and expired checkpoints."""

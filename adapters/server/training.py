@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from tinker import types
 
+from adapters.server.exports import parse_recipients
 from adapters.server.futures import Gone, Result
 from adapters.server.records import (
     CheckpointRecord,
@@ -31,7 +32,7 @@ from adapters.server.sessions import (
 )
 from adapters.tinker_protobuf import ForwardBackward, loss_output_message
 from kitchen.errors import BackendError, ConfigError, DataError
-from kitchen.ports.future import Done, Failed, Future, start
+from kitchen.ports.future import Done, Failed, Future, arrival, start
 from kitchen.types import Adam, Checkpoint, Lora, LossOutput, OptimStepResult
 
 T = TypeVar("T")
@@ -141,11 +142,12 @@ class TrainingApi:
         )
 
     def save_external(self, request: types.SaveWeightsExternalRequest) -> str:
-        unsupported = ""
-        if request.age_encryption_recipients:
-            unsupported = "age_encryption_recipients: this server does not encrypt weights"
         return self._save(
-            request, "external_weights", overwrite=False, metadata=None, unsupported=unsupported
+            request,
+            "external_weights",
+            overwrite=False,
+            metadata=None,
+            recipients=request.age_encryption_recipients,
         )
 
     def save_for_sampler(self, request: types.SaveWeightsForSamplerRequest) -> str:
@@ -236,13 +238,12 @@ class TrainingApi:
         *,
         overwrite: bool,
         metadata: Mapping[str, str] | None,
-        unsupported: str = "",
+        recipients: Sequence[str] | None = None,
     ) -> str:
         model = self._sessions.model(request.model_id)
 
         def begin() -> Future[CheckpointRecord]:
-            if unsupported:
-                raise ConfigError(f"{unsupported}; leave it out")
+            keys = parse_recipients(recipients)
             record = CheckpointRecord(
                 id=f"{model.run.id}/{kind}/{check_name(request.path)}",
                 base=model.run.base,
@@ -250,13 +251,17 @@ class TrainingApi:
                 weights=Checkpoint("", 0),
                 expires=expiry(request.ttl_seconds),
                 metadata=dict(metadata or {}) or None,
+                is_encrypted=bool(keys),
             )
             if not overwrite:
                 self._check_free(model, record)
             session = model.session
             save = session.save if kind == "weights" else session.save_weights
             model.saving.add(record.id)
-            return start(self._record_save(model, record, save(checkpoint_name(record.id))))
+            saving = save(checkpoint_name(record.id))
+            if keys:
+                saving = start(self._encrypt(record, saving, keys))
+            return start(self._record_save(model, record, saving))
 
         return self._submit_in_order(
             model, request.seq_id, begin, lambda record: {"path": record.path}
@@ -290,13 +295,25 @@ class TrainingApi:
     async def _finish_or_delete(self, saving: Future[Checkpoint]) -> Checkpoint:
         """Wait for a save; delete its weights if the session ends in the meantime."""
         try:
-            return await saving
+            return await asyncio.shield(arrival(saving))
         except asyncio.CancelledError:
             start(self._delete(saving))
             raise
 
     async def _delete(self, saving: Future[Checkpoint]) -> None:
-        self._sessions.training.delete(await saving)
+        self._sessions.delete_unused([await saving])
+
+    async def _encrypt(
+        self, record: CheckpointRecord, saving: Future[Checkpoint], recipients: Sequence[Any]
+    ) -> Checkpoint:
+        """Replace saved weights by their exported files, encrypted."""
+        sessions, weights = self._sessions, await saving
+        try:
+            base = sessions.models.public_name(record.base)
+            encrypt = sessions.exports.encrypt
+            return await asyncio.to_thread(encrypt, weights, base, record.id, recipients)
+        finally:
+            sessions.training.delete(weights)
 
     def _submit_in_order(
         self,

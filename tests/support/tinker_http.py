@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
 from adapters.server.limits import Limits
+from kitchen.ports import HubClient, TrainingBackend
 from tests.support.tinker_messages import forward_backward
 from tests.support.tinker_server import KEY, application
 
@@ -22,11 +23,15 @@ class Client:
     """A client that speaks HTTP without the SDK, with a server of its own."""
 
     def __init__(
-        self, blobs: FakeBlobs, training: FakeTraining | None = None, **limits: Any
+        self,
+        blobs: Any,
+        training: TrainingBackend | None = None,
+        hub: HubClient | None = None,
+        **limits: Any,
     ) -> None:
         self.blobs = blobs
         self.http = TestClient(
-            application(training or FakeTraining(blobs), blobs, limits=Limits(**limits)),
+            application(training or FakeTraining(blobs), blobs, hub, limits=Limits(**limits)),
             raise_server_exceptions=True,
             base_url="http://127.0.0.1:8000",
         )
@@ -73,6 +78,15 @@ class Client:
     def snapshot(self, model: str, number: int) -> str:
         body = {"model_id": model, "seq_id": number, "sampling_session_seq_id": number}
         return str(self.result(self.post("save_weights_for_sampler", body))["sampling_session_id"])
+
+    def export(self, model: str, number: int, **more: Any) -> Any:
+        body = {"model_id": model, "path": "out", "seq_id": number, **more}
+        return self.result(self.post("save_weights_external", body))
+
+    def file_urls(self, path: str) -> Any:
+        """Return the answer to a request for the URLs of exported files."""
+        run, kind, name = path.removeprefix("tinker://").split("/")
+        return self.get(f"training_runs/{run}/checkpoints/{kind}/{name}/external_weights_urls")
 
     def save(self, model: str, number: int, name: str | None, **more: Any) -> Any:
         body = {"model_id": model, "path": name, "seq_id": number, **more}

@@ -9,10 +9,10 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from adapters.server.error_texts import public_text
 from adapters.server.futures import Gone, QueueFull
 from adapters.server.rejections import RequestRejected
 from kitchen.errors import CorruptCheckpoint, KitchenError, RunFailed
-from kitchen.secrets import mask
 
 PREFIXES = ("/v1", "/oai/api/v1")  # the hosted Tinker service uses the second one
 CLIENT_CLOSED_REQUEST = 499
@@ -89,7 +89,7 @@ def _body(status: int, error: Exception) -> Mapping[str, Any]:
     kind, code = KINDS.get(status, KINDS[400])
     return {
         "error": {
-            "message": mask(str(error)),
+            "message": public_text(str(error)),
             "type": kind,
             "param": getattr(error, "param", None),
             "code": getattr(error, "code", None) or code,

@@ -264,6 +264,14 @@ def temperature(cookbook: Cookbook) -> str:
     return f"frequencies at {', '.join(result)} within {worst:.1f} standard errors"
 
 
+def download(cookbook: Cookbook) -> str:
+    result = cookbook.script("download", STUDENT, str(cookbook.folder / "downloaded"))
+    assert result["base"] == STUDENT, f"adapter_config.json names {result['base']}"
+    assert result["equal"], "the decrypted files differ from those of a plain export"
+    assert not result["left"], "the temporary export was not deleted"
+    return f"{len(result['files'])} files, decrypted, equal to a plain export"
+
+
 def drop_final_checkpoint(log: Path) -> None:
     record = log / "checkpoints.jsonl"
     record.write_text(
@@ -311,4 +319,5 @@ CHECKS: Mapping[str, Callable[[Cookbook], str]] = {
     "rl_numerics_check": numerics,
     "log-probabilities, sampling against training": logprobs,
     "temperature": temperature,
+    "weights.download": download,
 }
