@@ -15,7 +15,7 @@ _STORE = rf"[^\s'\"`]*\b{ROOT}/"  # the blob store's place, which may be a URL, 
 _CHECKPOINT = re.compile(rf"{_STORE}(?:kept|encrypted)/([^\s/]+/[^\s/]+/[^\s/]+)/[0-9a-f]{{8}}")
 _SNAPSHOT = re.compile(rf"{_STORE}own/([^\s/'\"`:]+)")
 _OTHER = re.compile(_STORE)
-_API_PATH = re.compile(r"(?<=\s)/api/\S+")
+_API_PATH = re.compile(r"(?<=\s)/(?:api|oai|v1)/\S+")
 
 
 def error_text(error: Exception) -> str:
