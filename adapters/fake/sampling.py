@@ -84,13 +84,14 @@ class FakeSampler:
         return Done(completions)
 
     def stream(
-        self, prompt: Tokens, on_token: Callable[[int], object], **options: Any
+        self, prompt: Tokens, on_token: Callable[[int, int], object], **options: Any
     ) -> Future[Sequence[Sampled]]:
-        """Sample one completion, the same as `sample`, and call `on_token` with its tokens."""
+        """Sample as `sample` does, and call `on_token` with each completion's index and tokens."""
         sampled = self.sample(prompt, **options)
         if isinstance(sampled, Done):
-            for token in sampled.value[0].tokens.tolist():
-                on_token(token)
+            for index, completion in enumerate(sampled.value):
+                for token in completion.tokens.tolist():
+                    on_token(index, token)
         return sampled
 
     def close(self) -> None: ...

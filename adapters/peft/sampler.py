@@ -109,21 +109,24 @@ class PeftSampler:
     def stream(
         self,
         prompt: Tokens,
-        on_token: Callable[[int], object],
+        on_token: Callable[[int, int], object],
         *,
+        count: int = 1,
         max_tokens: int,
         temperature: float = 1.0,
         top_p: float = 1.0,
+        top_k: int = 0,
         seed: int = 0,
         stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
-        """Sample one completion, the same as `sample`, and call `on_token` with each of its tokens.
+        """Sample as `sample` does, and call `on_token` with each token as it is drawn.
 
-        `on_token` is called on another thread and must return at once.
+        `on_token` takes the index of the completion and the token. It is called on another thread
+        and must return at once.
         """
         return self._submit(
             SamplingRequest(
-                np.array(prompt), 1, max_tokens, temperature, top_p, 0, seed, stop, on_token
+                np.array(prompt), count, max_tokens, temperature, top_p, top_k, seed, stop, on_token
             )
         )
 

@@ -60,15 +60,20 @@ class StreamingSampler(Protocol):
     def stream(
         self,
         prompt: Tokens,
-        on_token: Callable[[int], object],
+        on_token: Callable[[int, int], object],
         *,
+        count: int = 1,
         max_tokens: int,
-        temperature: float,
-        top_p: float,
-        seed: int,
-        stop: Sequence[str],
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
-        """Sample one completion, the same as `sample`; `on_token` is called on any thread."""
+        """Sample as `sample` does, and call `on_token` with each token as it is drawn.
+
+        `on_token` takes the index of the completion and the token, and is called on any thread.
+        """
 
 
 def complete(
@@ -116,7 +121,7 @@ def _streamed(
 ) -> Sequence[Sampled]:
     """Sample a completion, and show its tokens on this thread."""
     tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-    future = sampler.stream(prompt, tokens.put, **params)
+    future = sampler.stream(prompt, lambda _, token: tokens.put(token), **params)
     arrived: concurrent.futures.Future[Sequence[Sampled]] = concurrent.futures.Future()
     arrived.add_done_callback(lambda _: tokens.put(None))
 

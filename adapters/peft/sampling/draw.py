@@ -60,7 +60,7 @@ class Row:
         self.ids.append(token)
         self.logprobs.append(logprob)
         if self.request.on_token is not None:
-            self.request.on_token(token)
+            self.request.on_token(self.index, token)
         if token in self.stop_ids or (self._stop_texts and self._has_stop_text(decode_text)):
             self.stop_reason = "stop"
         elif len(self.ids) >= self.max_new_tokens:

@@ -30,7 +30,8 @@ class SamplingRequest:
     top_k: int
     seed: int
     stop: Sequence[str] | Sequence[int]
-    on_token: Callable[[int], object] | None = None  # called with each token of each completion
+    # called with the index of a completion and each of its tokens
+    on_token: Callable[[int, int], object] | None = None
     work: concurrent.futures.Future[Sequence[Sampled]] = field(
         default_factory=concurrent.futures.Future
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from threading import Lock
 from typing import Any
@@ -14,7 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from adapters.server.openai.answers import Answer, usage
 from adapters.server.openai.chat import chat_body
+from adapters.server.openai.chunks import ChatStream, ChoiceStream, CompletionStream, streamed_parts
 from adapters.server.openai.completions import completion_choices
 from adapters.server.openai.disconnect import unless_disconnected
 from adapters.server.openai.errors import PREFIXES, with_openai_errors
@@ -26,7 +27,8 @@ from adapters.server.openai.prompts import (
     completion_generation,
     completion_prompts,
 )
-from adapters.server.openai.requests import ChatRequest, CompletionRequest
+from adapters.server.openai.requests import ChatRequest, CompletionRequest, SamplingFields
+from adapters.server.openai.streaming import stream_response
 from adapters.server.openai.weights import ListedModel, ServedWeights, WeightsNames
 from adapters.server.sampler_scheduler import SamplerScheduler
 from adapters.server.sessions import Sessions
@@ -69,18 +71,28 @@ class OpenAIApi:
     async def _chat(self, http: Request) -> Response:
         request = parse_fields(ChatRequest, await self._read_body(http))
         weights, generation = await run_in_threadpool(self._chat_prompt, request)
+        answer = Answer("chat.completion", "chatcmpl", request.model)
+        if request.stream:
+            streams = [ChatStream(request, weights, index) for index in range(request.n)]
+            return await self._stream(http, request, answer, weights, [generation], streams)
         [generated] = await self._generate(http, weights, [generation])
         body = chat_body(request, weights, generation, generated)
-        usage = _usage([generation], [generated])
-        return _answer("chatcmpl", "chat.completion", request.model, body, usage)
+        return answer.whole(body, usage([generation], [generated]))
 
     async def _complete(self, http: Request) -> Response:
         request = parse_fields(CompletionRequest, await self._read_body(http))
         weights, prompts, generations = await run_in_threadpool(self._prompts, request)
+        answer = Answer("text_completion", "cmpl", request.model)
+        if request.stream:
+            repeated = [prompts[place // request.n] for place in range(len(prompts) * request.n)]
+            streams = [
+                CompletionStream(request, weights, prompt, index)
+                for index, prompt in enumerate(repeated)
+            ]
+            return await self._stream(http, request, answer, weights, generations, streams)
         generated = await self._generate(http, weights, generations)
         choices = completion_choices(request, weights, prompts, generated)
-        usage = _usage(generations, generated)
-        return _answer("cmpl", "text_completion", request.model, {"choices": choices}, usage)
+        return answer.whole({"choices": choices}, usage(generations, generated))
 
     def _chat_prompt(self, request: ChatRequest) -> tuple[ServedWeights, Generation]:
         weights = self._weights.find(request.model)
@@ -100,8 +112,27 @@ class OpenAIApi:
         self, http: Request, weights: ServedWeights, generations: Sequence[Generation]
     ) -> Sequence[Generated]:
         """Return the completions; a client that leaves cancels them."""
-        client = "" if http.client is None else http.client.host
-        return await unless_disconnected(http, self._queue.run(weights, generations, client))
+        work = self._queue.run(weights, generations, _client(http))
+        return await unless_disconnected(http, work)
+
+    async def _stream(
+        self,
+        http: Request,
+        request: SamplingFields,
+        answer: Answer,
+        weights: ServedWeights,
+        generations: Sequence[Generation],
+        streams: Sequence[ChoiceStream],
+    ) -> Response:
+        """Return the answer as events; a client that leaves cancels it."""
+        work = partial(self._queue.run, weights, generations, _client(http))
+        parts = streamed_parts(streams, work)
+        counts = request.stream_options.include_usage
+        return await stream_response(http, answer.chunks(parts, generations, counts=counts))
+
+
+def _client(http: Request) -> str:
+    return "" if http.client is None else http.client.host
 
 
 def _model(listed: ListedModel) -> Mapping[str, Any]:
@@ -117,29 +148,4 @@ def _model_object(name: str, context: int | None, base: str, created: int = 0) -
         "owned_by": "crucible-kitchen",
         "root": base,
         "max_model_len": context,
-    }
-
-
-def _answer(
-    prefix: str, kind: str, model: str, body: Mapping[str, Any], usage: Mapping[str, Any]
-) -> Response:
-    head = {
-        "id": f"{prefix}-{secrets.token_hex(12)}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": model,
-    }
-    return JSONResponse({**head, **body, "usage": usage})
-
-
-def _usage(generations: Sequence[Generation], generated: Sequence[Generated]) -> Mapping[str, int]:
-    """Count the tokens of the prompts, each once, and of all completions."""
-    of_prompts = sum(len(generation.prompt) for generation in generations)
-    of_completions = 0
-    for completions in generated:
-        of_completions += sum(len(sampled.tokens) for sampled in completions.sampled)
-    return {
-        "prompt_tokens": of_prompts,
-        "completion_tokens": of_completions,
-        "total_tokens": of_prompts + of_completions,
     }

@@ -26,12 +26,12 @@ def completion_choices(
     choices: list[Mapping[str, Any]] = []
     for prompt, completions in zip(prompts, generated, strict=True):
         for index in range(request.n):
-            choice = _choice(request, weights, prompt, completions, index)
+            choice = completion_choice(request, weights, prompt, completions, index)
             choices.append({"index": len(choices), **choice})
     return choices
 
 
-def _choice(
+def completion_choice(
     request: CompletionRequest,
     weights: ServedWeights,
     prompt: Prompt,
@@ -63,12 +63,11 @@ def _logprobs(
     index: int,
 ) -> Mapping[str, Any]:
     tokens, scores = generated.sampled[index].tokens, generated.scores[index]
-    offset = 0
     if request.echo and generated.prompt_scores is not None:
         tokens = np.concatenate([prompt.tokens, tokens])
         scores = _joined(generated.prompt_scores, scores)
     k = request.logprobs or 0
-    return completion_logprobs(tokens.tolist(), scores, weights.tokenizer, k, offset)
+    return completion_logprobs(tokens.tolist(), scores, weights.tokenizer, k)
 
 
 def _joined(first: Scores, second: Scores) -> Scores:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -18,11 +19,12 @@ from adapters.server.limits import Limits
 from adapters.server.openai.weights import ServedWeights
 from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler
 from adapters.server.sampling import TOKEN_BYTES
+from kitchen.artifacts.completions import StreamingSampler
 from kitchen.ports.future import Done, Future, arrival
 from kitchen.ports.sampling import Sampler
 from kitchen.types import Floats, Sampled, Tokens
 
-OnToken = Callable[[int, int], object]  # completion, token
+OnToken = Callable[[int, int], object]  # takes the index of a completion, and a token
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,15 @@ class GenerationQueue:
     ) -> Sequence[Generated]:
         """Return the completions of each prompt; raises QueueFull if the client has too many.
 
-        All prompts are submitted at once. Cancelling cancels all of them.
+        All prompts are submitted at once. Cancelling cancels all of them. `on_token` is called on
+        any thread, with indices that count the completions of all prompts.
         """
         size = TOKEN_BYTES * sum(len(generation.prompt) for generation in generations)
         with self._room(client, len(generations), size):
-            started = [self._submit(weights, one, client, on_token) for one in generations]
+            started: list[asyncio.Future[Awaitable[Generated]]] = []
+            for generation in generations:
+                first = len(started) * generation.count
+                started.append(self._submit(weights, generation, client, _from(first, on_token)))
             results = [asyncio.ensure_future(_result(one)) for one in started]
             try:
                 return await asyncio.gather(*results)
@@ -146,6 +152,13 @@ async def _result(started: asyncio.Future[Awaitable[Generated]]) -> Generated:
     return await (await started)
 
 
+def _from(first: int, on_token: OnToken | None) -> OnToken | None:
+    """Return a callback of one prompt, whose completions are numbered from `first` on."""
+    if on_token is None:
+        return None
+    return lambda index, token: on_token(first + index, token)
+
+
 def random_seed() -> int:
     return secrets.randbelow(2**31)
 
@@ -168,7 +181,10 @@ def _draw(
     if not generation.max_tokens:
         empty = Sampled(generation.prompt[:0], np.empty(0, np.float32), "length")
         return Done([empty] * generation.count)
-    return sampler.sample(
+    sample: Callable[..., Future[Sequence[Sampled]]] = sampler.sample
+    if on_token is not None and isinstance(sampler, StreamingSampler):
+        sample = partial(sampler.stream, on_token=on_token)
+    return sample(
         generation.prompt,
         count=generation.count,
         max_tokens=generation.max_tokens,

@@ -29,9 +29,9 @@ def chat_logprobs(
 
 
 def completion_logprobs(
-    tokens: Sequence[int], scores: Scores, tokenizer: Tokenizer, k: int, offset: int
+    tokens: Sequence[int], scores: Scores, tokenizer: Tokenizer, k: int
 ) -> Mapping[str, Any]:
-    """Return the log-probabilities of a text, which begins at this offset of the answer.
+    """Return the log-probabilities of a text; offsets are characters from its beginning.
 
     The first token of a prompt has none. As in the OpenAI API, the token itself is among the
     likeliest, even if it is not one of them.
@@ -45,7 +45,7 @@ def completion_logprobs(
         }
         tops.append(None if nats is None else {**likeliest, name: nats})
     lengths = [len(tokenizer.decode(np.array([token]))) for token in tokens]
-    starts = offset + np.cumsum([0, *lengths])[:-1]
+    starts = np.cumsum([0, *lengths])[:-1]
     return {
         "tokens": names,
         "token_logprobs": chosen,

@@ -56,6 +56,8 @@ def chat_generation(request: ChatRequest, weights: ServedWeights) -> Generation:
         )
     except DataError as error:
         raise OpenAIError(str(error), param="messages") from error
+    if request.stream and request.prompt_logprobs is not None:
+        raise OpenAIError("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     scores = request.top_logprobs if request.logprobs else None
     if request.top_logprobs and not request.logprobs:
         raise OpenAIError("top_logprobs needs logprobs=true", param="top_logprobs")

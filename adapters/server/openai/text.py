@@ -34,7 +34,9 @@ class CompletionText:
         text = self._new_text()
         if text.endswith(INCOMPLETE):
             return ""
-        self._start, self._read = self._read, len(self._tokens)
+        if text:  # a token without text, such as a special one, is no context
+            self._start = self._read
+        self._read = len(self._tokens)
         return self._release(text)
 
     def finish(self) -> str:

@@ -124,7 +124,9 @@ def test_a_streamed_completion_is_the_sampled_one(sampler: Any) -> None:
     streamed: list[int] = []
     options = {"max_tokens": 12, "temperature": 0.9, "top_p": 0.95, "seed": 5}
     [expected] = sampler.sample(PROMPTS[0], **options).result()
-    [completion] = sampler.stream(PROMPTS[0], streamed.append, **options).result()
+    [completion] = sampler.stream(
+        PROMPTS[0], lambda _, token: streamed.append(token), **options
+    ).result()
     assert_same_bits([completion], [expected])
     assert streamed == expected.tokens.tolist()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,8 +39,12 @@ class OpenAIClient:
         ]
         return self._ok("chat/completions", messages=read, **fields)
 
-    def error(self, path: str, **fields: Any) -> Any:
-        return self.post(path, **{"model": "tiny", **fields}).json()["error"]
+    def events(self, path: str, **fields: Any) -> list[Any]:
+        """Return the chunks of a streamed answer, which must end with [DONE]."""
+        body = {"model": "tiny", "max_tokens": 8, "seed": 1, "stream": True, **fields}
+        lines = self.http.post(f"/v1/{path}", json=body).text.split("\n\n")
+        assert lines[-2:] == ["data: [DONE]", ""]
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
     def _ok(self, path: str, **fields: Any) -> Any:
         answer = self.post(path, **{"model": "tiny", "max_tokens": 8, "seed": 1, **fields})
