@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -73,8 +74,11 @@ class Project(BaseModel):
     project_id: str = Field(min_length=1)
 
 
-def create_app(sessions: Sessions, key: str | None) -> Starlette:
-    """Return the application; with a key, every request but health checks must send it."""
+def create_app(sessions: Sessions, key: str | None, cors: Sequence[str] = ()) -> Starlette:
+    """Return the application; with a key, every request but health checks must send it.
+
+    `cors` are origins of web pages that may use the OpenAI API.
+    """
     api = Api(sessions)
     metrics = Metrics(sessions)
 
@@ -85,11 +89,16 @@ def create_app(sessions: Sessions, key: str | None) -> Starlette:
         sweeping.cancel()
         api.close()
 
-    gate = Middleware(Gate, key=key, metrics=metrics, max_bytes=sessions.limits.request_bytes)
+    gate = Middleware(
+        Gate, key=key, metrics=metrics, max_bytes=sessions.limits.request_bytes, origins=cors
+    )
+    pages = Middleware(
+        CORSMiddleware, allow_origins=cors, allow_methods=["GET", "POST"], allow_headers=["*"]
+    )
     app = Starlette(
         lifespan=lifespan,
         routes=[*api.routes(), Route("/metrics", metrics.render)],
-        middleware=[gate],
+        middleware=[pages, gate] if cors else [gate],
         exception_handlers={404: _unknown, 405: _unknown},
     )
     app.state.sessions = sessions
@@ -328,8 +337,16 @@ class Api:
 class Gate:
     """Middleware that rejects requests that lack the key or are too long, and counts all."""
 
-    def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics, max_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        key: str | None,
+        metrics: Metrics,
+        max_bytes: int,
+        origins: Sequence[str] = (),
+    ) -> None:
         self._app = app
+        self._origins = origins  # of pages that need no key
         self._key = key
         self._metrics = metrics
         self._max_bytes = max_bytes
@@ -361,7 +378,7 @@ class Gate:
             sent = request.headers.get("x-api-key") or _bearer(request)
             if not hmac.compare_digest(sent.encode(), self._key.encode()):
                 return RequestRejected(401, _WRONG_KEY)
-        if self._key is None and not _is_local_program(request):
+        if self._key is None and not _is_local_program(request, self._origins):
             return RequestRejected(
                 403,
                 "without a key this server answers only programs on this machine that reach it at "
@@ -379,10 +396,15 @@ def _bearer(request: Request) -> str:
     return key.strip() if scheme.lower() == "bearer" else ""
 
 
-def _is_local_program(request: Request) -> bool:
-    """Return False for a page in a browser, whose host name may resolve to this machine."""
+def _is_local_program(request: Request, origins: Sequence[str]) -> bool:
+    """Return False for a page in a browser, whose host name may resolve to this machine.
+
+    Pages of the given origins may use the OpenAI API.
+    """
     host = host_of(request.headers.get("host", ""))
-    return "origin" not in request.headers and is_loopback(host)
+    is_page = "origin" in request.headers
+    may_use = is_openai_path(request.scope["path"]) and request.headers.get("origin") in origins
+    return is_loopback(host) and (not is_page or may_use)
 
 
 def _too_long(limit: int) -> RequestRejected:

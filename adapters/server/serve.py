@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from adapters.server.sessions import ServedModel
 
 KEY = "KITCHEN_SERVE_KEY"  # the environment variable with the key that clients must send
+_ORIGIN = re.compile(r"https?://[^/?#@\s]+")
 SHUTDOWN_GRACE = 30  # seconds that requests in progress have when the server stops
 
 
@@ -47,14 +49,19 @@ class TinkerServer:
         aliases: Mapping[str, str],
         key: str | None = None,
         limits: Limits | None = None,
+        cors: Sequence[str] = (),
     ) -> Any:
-        """Return an ASGI application; raises BackendError for a model that cannot be fetched."""
+        """Return an ASGI application; raises BackendError for a model that cannot be fetched.
+
+        `cors` are origins of web pages that may use the OpenAI API.
+        """
         from adapters.server.app import create_app
         from adapters.server.records import Records
         from adapters.server.sessions import ServedModels, Sessions
 
         served = ServedModels(dict(self._fetch_models(models, aliases)))
-        return create_app(Sessions(self._training, Records(self._blobs), served, limits), key)
+        sessions = Sessions(self._training, Records(self._blobs), served, limits)
+        return create_app(sessions, key, cors)
 
     def serve(
         self,
@@ -64,6 +71,7 @@ class TinkerServer:
         port: int,
         *,
         take_over: bool = False,
+        cors: Sequence[str] = (),
     ) -> Iterator[str]:
         """Yield the address, the key that clients send, and the models' names; then serve.
 
@@ -74,10 +82,11 @@ class TinkerServer:
 
         key = os.environ.get(KEY) or None
         _check_key(key, host)
+        _check_origins(cors, key)
         # two servers on one store would each end the other's sessions
         exclusive = lease(self._blobs, ROOT, take_over=take_over)
         with exit_on_sigterm(), listen(host, port) as listening, exclusive:
-            app = self.app(models, aliases, key)
+            app = self.app(models, aliases, key, cors=cors)
             yield address_of(listening, host)
             yield "tml-any" if key is None else f"${KEY}"
             yield from app.state.sessions.models.by_name
@@ -108,6 +117,20 @@ class TinkerServer:
                     "one of them out"
                 )
             yield name, fetched[model]
+
+
+def _check_origins(origins: Sequence[str], key: str | None) -> None:
+    for origin in origins:
+        if origin == "*" and key is None:
+            raise ConfigError(
+                f"--cors '*' would let every web page use this server: set {KEY}, or name the "
+                "origins of the pages"
+            )
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"--cors {origin}: an origin has a scheme and a host and no path, as in "
+                "http://localhost:3000"
+            )
 
 
 def _check_key(key: str | None, host: str) -> None:

@@ -46,6 +46,16 @@ Aliases = Annotated[
     ),
 ]
 
+Cors = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--cors",
+        metavar="ORIGIN",
+        help="Origin of web pages that may use the OpenAI API, such as http://localhost:3000; "
+        "may be repeated.  [default: none]",
+    ),
+]
+
 app = typer.Typer()
 
 
@@ -61,6 +71,7 @@ def serve(
     port: Port = 8000,
     model: Models = None,
     alias: Aliases = None,
+    cors: Cors = None,
     training: Training = None,
     hub: Hub = None,
     blobs: Blobs = None,
@@ -69,14 +80,17 @@ def serve(
     take_over: TakeOver = False,
     debug: Debug = False,
 ) -> None:
-    """Serve models on this machine through the Tinker API.
+    """Serve models on this machine through the Tinker API and the OpenAI API.
 
-    The Tinker SDK, and programs built on it, can then use this machine. If KITCHEN_SERVE_KEY is
-    set, clients must send it as TINKER_API_KEY. Checkpoints are stored with the runs.
+    The Tinker SDK, and programs built on it, can then use this machine. Clients of the OpenAI API
+    can sample from the models, from checkpoints, and from runs. If KITCHEN_SERVE_KEY is set,
+    clients must send it as TINKER_API_KEY or OPENAI_API_KEY. Checkpoints are stored with the runs.
     """
     from kitchen.cli.commands.serve import ServeOptions, serve_models
 
-    options = ServeOptions(tuple(model or ()), tuple(alias or ()), host, port, take_over)
+    options = ServeOptions(
+        tuple(model or ()), tuple(alias or ()), host, port, take_over, tuple(cors or ())
+    )
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
     exit_with(lambda: serve_models(options, adapters), debug=debug)
 

@@ -1,4 +1,4 @@
-"""`kitchen serve`: models on this machine behind the Tinker API."""
+"""`kitchen serve`: models on this machine behind the Tinker API and the OpenAI API."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class ServeOptions:
     host: str
     port: int
     take_over: bool
+    cors: Sequence[str] = ()  # origins of web pages
 
 
 def serve_models(options: ServeOptions, adapters: AdapterChoice) -> int:
@@ -48,12 +49,17 @@ def serve_models(options: ServeOptions, adapters: AdapterChoice) -> int:
         options.host,
         options.port,
         take_over=options.take_over,
+        cors=options.cors,
     )
     address = next(lines)
     key = next(lines)
     out = console()
     out.print(f"serving the Tinker API at {address}; Ctrl-C stops it", soft_wrap=True)
     out.print(f"for clients: export TINKER_BASE_URL={address} TINKER_API_KEY={key}", soft_wrap=True)
+    out.print(
+        f"for clients of OpenAI: export OPENAI_BASE_URL={address}/v1 OPENAI_API_KEY={key}",
+        soft_wrap=True,
+    )
     for name in lines:
         out.print(f"model {name}", soft_wrap=True)
     return 0
