@@ -56,9 +56,9 @@ def _remaining(
     streams: Sequence[ChoiceStream], counts: Sequence[int], results: Sequence[Generated]
 ) -> Iterator[Choice]:
     """Yield the parts after the tokens that were streamed, which a sampler may have none of."""
-    completions = [
-        (generated, index) for generated in results for index in range(len(generated.sampled))
-    ]
+    completions: list[tuple[Generated, int]] = []
+    for generated in results:
+        completions += [(generated, index) for index in range(len(generated.sampled))]
     for stream, count, (generated, index) in zip(streams, counts, completions, strict=True):
         for token in generated.sampled[index].tokens[count:].tolist():
             yield from stream.add(token)
