@@ -6,14 +6,18 @@ The SDK is imported on first use.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from adapters.folders import hidden_size, is_adapter
 from adapters.tinker.checkpoint_index import CheckpointIndex
 from adapters.tinker.http_client import models
+from adapters.tinker.probe_store import store_report, stored_report
 from adapters.tinker.service import Service
 from adapters.tinker.skyrl.gateway import SkyRLGateway
 from kitchen.backend.losses import LOSSES
@@ -23,13 +27,18 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.ports.training import TrainingSession
+from kitchen.secrets import mask
 from kitchen.types import Checkpoint, Lora
+
+log = structlog.get_logger("kitchen.tinker")
 
 NAMED_LOSSES = frozenset(f"loss {name}" for name in LOSSES)
 ALL_CAPABILITIES = NAMED_LOSSES | {"custom loss", "top_logprobs", "export", "lora_targets"}
-# capabilities by kind of server; "loss ?": it may have more losses than are listed
+LOSS = "loss "  # prefix of the capabilities that are losses
+UNLISTED_LOSSES = f"{LOSS}?"  # the server may have more losses than are listed
+# capabilities by kind of server
 SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
-    "tinker": ALL_CAPABILITIES | {"loss gspo", "loss stable_reinforce", "loss ?"},
+    "tinker": ALL_CAPABILITIES | {"loss gspo", "loss stable_reinforce", UNLISTED_LOSSES},
     "kitchen": ALL_CAPABILITIES,
     "skyrl": NAMED_LOSSES - {"loss dro"} | {"loss dppo", "custom loss"},
 }
@@ -75,15 +84,53 @@ class TinkerTraining:
         self._expire_after = expire_after
         self._checkpoints = CheckpointIndex(blobs)
         gateway = SkyRLGateway() if server == "skyrl" else None
-        self._service = Service(base_url, key, project, metadata or {}, patience, away, gateway)
+        self._new_service = partial(
+            Service, base_url, key, project, metadata or {}, patience, away, gateway
+        )
+        self._service = self._new_service()
         self._lock = threading.Lock()
         self._tokenizers = dict[str, Tokenizer]()
 
     @property
     def capabilities(self) -> frozenset[str]:
+        """The features that a probe found, or those of servers of this kind without one."""
         # the SDK differentiates a custom loss with torch
         without_torch = set() if find_spec("torch") else {"custom loss"}
-        return SERVER_CAPABILITIES[self._server_kind] - without_torch
+        assumed = SERVER_CAPABILITIES[self._server_kind]
+        if (report := self._report()) is not None:
+            absent = {finding.feature for finding in report.lacking}
+            assumed = assumed.union(report.present) - absent - {UNLISTED_LOSSES}
+        return assumed - without_torch
+
+    def capabilities_source(self) -> str:
+        """Return how the capabilities are known, for people."""
+        address = mask(self._service.address)
+        if (report := self._report()) is not None:
+            return f"features of {address}: as probed on {report.when}, with {report.model}"
+        return (
+            f"features of {address}: those of servers of the kind {self._server_kind!r} are "
+            "assumed; --online tries them"
+        )
+
+    def why_lacking(self, capability: str) -> str:
+        """Return the end of a sentence on a capability that is absent: which server lacks it."""
+        losses = ", ".join(sorted(_losses(self.capabilities)))
+        alternatives = f"; it has {losses}" if capability.startswith(LOSS) else ""
+        address = mask(self._service.address)
+        if (report := self._report()) is None:
+            return (
+                f"servers of the kind {self._server_kind!r}, such as {address}, are assumed to "
+                f"lack{alternatives} (`kitchen check --online` tries the features of the server)"
+            )
+        tried = capability in {finding.feature for finding in report.findings}
+        lacks = "lacks" if tried else "was not tried for"
+        return (
+            f"{address} {lacks}{alternatives} (probed on {report.when}; `kitchen check --online` "
+            "probes it again)"
+        )
+
+    def _report(self) -> ProbeReport | None:
+        return stored_report(self._service.address, self._server_kind)
 
     def find(self, model: str) -> None:
         """Check that there is a key and a tokenizer; `online` asks the server for the model."""
@@ -114,17 +161,25 @@ class TinkerTraining:
         needs: Sequence[str],
         on_finding: Callable[[Finding], None] = lambda finding: None,
     ) -> ProbeReport:
-        """Try the features of the server, in a session that ends with the probe.
+        """Try the features of the server, in a session that ends with the probe; store the report.
 
         Losses among `needs`, which are capabilities, are tried as well. Raises BackendError if the
         server is away, rejects the key or cannot train the model.
         """
         from adapters.tinker.probe import Probe
 
-        known = sorted(self.capabilities | set(needs))
-        losses = [name.removeprefix("loss ") for name in known if name.startswith("loss ")]
-        losses = [name for name in dict.fromkeys((*LOSSES, *losses)) if name != "?"]
-        return Probe(self._service.separate(), model, lora.rank, losses).run(on_finding)
+        earlier = self._report()
+        features = [finding.feature for finding in earlier.findings] if earlier else []
+        losses = _losses([*SERVER_CAPABILITIES[self._server_kind], *features, *needs])
+        probe = Probe(
+            self._new_service(), model, lora.rank, list(dict.fromkeys((*LOSSES, *sorted(losses))))
+        )
+        report = probe.run(on_finding)
+        try:
+            store_report(report, self._service.address, self._server_kind)
+        except OSError as error:
+            log.warning("the report is not stored, so other commands ignore it", why=str(error))
+        return report
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Return the tokenizer, fetched from the hub; raises BackendError."""
@@ -200,6 +255,12 @@ class TinkerTraining:
         if isinstance(weights, Checkpoint):
             return self._checkpoints.path(weights)
         return weights
+
+
+def _losses(capabilities: Iterable[str]) -> set[str]:
+    """Return the names of the losses among capabilities."""
+    listed = {name for name in capabilities if name.startswith(LOSS) and name != UNLISTED_LOSSES}
+    return {name.removeprefix(LOSS) for name in listed}
 
 
 def _check_not_an_adapter(model: str) -> None:

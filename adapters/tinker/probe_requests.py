@@ -70,7 +70,10 @@ class ProbeRequests:
     def checks(self, losses: Sequence[str]) -> Sequence[Check]:
         """Return the checks in the order in which they build on each other."""
         return [
-            *(Check(f"loss {loss}", "", self._loss_check(loss)) for loss in losses),
+            *(
+                Check(f"loss {loss}", "training with this loss", self._loss_check(loss))
+                for loss in losses
+            ),
             *self._loss_checks(),
             *self._sampling_checks(),
             *self._checkpoint_checks(),

@@ -52,17 +52,6 @@ class Service:
         self._pending: set[ConcurrentFuture[Any]] = set()
         self._watching = False
 
-    def separate(self) -> Service:
-        """Return a connection to the same server that shares nothing with this one."""
-        return Service(
-            self._base_url,
-            self._key_variable,
-            self._project,
-            self._metadata,
-            self._timeout,
-            self._max_outage,
-        )
-
     @property
     def address(self) -> str:
         return address(self._base_url)

@@ -28,6 +28,11 @@ class ProbeReport:
     findings: Sequence[Finding]
 
     @property
+    def when(self) -> str:
+        """The date for people: 2026-11-28 15:43 UTC."""
+        return f"{self.date[:16].replace('T', ' ')} UTC"
+
+    @property
     def lacking(self) -> Sequence[Finding]:
         return [finding for finding in self.findings if finding.present is False]
 

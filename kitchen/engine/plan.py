@@ -204,7 +204,8 @@ class _Checker:
         # "loss ?": the adapter may support further losses, which only it can name
         may_have = f"{need.capability.split()[0]} ?" in adapter.capabilities
         if need.required and not may_have:
-            lacks = f"{type(adapter).__name__} lacks"
+            name = type(adapter).__name__
+            lacks = getattr(adapter, "why_lacking", lambda _: f"{name} lacks")(need.capability)
             self.problem(f"{stage} needs {need.capability!r}, which {lacks}")
         else:
             self.plan.not_honoured.append(need.capability)

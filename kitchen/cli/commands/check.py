@@ -15,6 +15,7 @@ from kitchen.cli.commands.errors import all_reasons, reasons, report_error
 from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.commands.server_probe import (
     ask_servers,
+    capabilities_source,
     models_of_servers,
     print_report,
     report_json,
@@ -108,6 +109,8 @@ def _print_verdict(out: Console, resolved: ResolvedRequest, options: CheckOption
     if not options.preview:
         note = "the rows of the data are not read here: --preview reads and shows them"
         out.print(note, style="dim")
+    if source := capabilities_source(resolved):
+        out.print(source, style="dim", soft_wrap=True)
     if not options.online and (models := models_of_servers(resolved)):
         note = f"no server was asked whether it has {', '.join(models)}: --online asks"
         out.print(note, style="dim", soft_wrap=True)
@@ -237,5 +240,6 @@ def _summary(resolved: ResolvedRequest, users: Mapping[str, str]) -> dict[str, A
         "adapter_sources": resolved.adapter_sources,
         "plan": [str(line) for line in plan.lines] if plan else [],
         "not_honoured": plan.not_honoured if plan else [],
+        "capabilities_source": capabilities_source(resolved),
         "problems": all_reasons(resolved.problems),
     }

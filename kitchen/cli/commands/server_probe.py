@@ -41,6 +41,10 @@ class Probed(Protocol):
         """
         ...
 
+    def capabilities_source(self) -> str:
+        """Return how the capabilities of the adapter are known: from a probe, or assumed."""
+        ...
+
 
 def models_of_servers(resolved: ResolvedRequest) -> Mapping[str, Asked]:
     """Return the models of the stages that a server has, each with the adapter that can ask it."""
@@ -51,6 +55,12 @@ def models_of_servers(resolved: ResolvedRequest) -> Mapping[str, Asked]:
     models = dict.fromkeys(str(stage.model) for stage in _stages(resolved) if _has_model(stage))
     # a name with a kind, such as packaged:NAME or run:NAME, is that of weights on this machine
     return {model: server for model in models if server is not None and ":" not in model}
+
+
+def capabilities_source(resolved: ResolvedRequest) -> str:
+    """Return how the capabilities of the training adapter's server are known; empty without one."""
+    training = resolved.kitchen.training if resolved.kitchen else None
+    return training.capabilities_source() if isinstance(training, Probed) else ""
 
 
 def ask_servers(out: Console, resolved: ResolvedRequest) -> list[ProbeReport]:
@@ -132,7 +142,7 @@ def print_report(out: Console, report: ProbeReport) -> None:
     else:
         out.print(f"{report.address} lacks no feature that was tried", soft_wrap=True)
     out.print(f"it has: {', '.join(report.present)}", soft_wrap=True)
-    when = f"for {report.seconds:.1f} s on {report.date}"
+    when = f"for {report.seconds:.1f} s on {report.when}"
     out.print(f"probed {when}, with the model {report.model}", style="dim", soft_wrap=True)
 
 

@@ -83,7 +83,8 @@ def test_check_online_asks_the_server_for_the_model() -> None:
     assert "does not answer as a server of the Tinker API" in check(4, "--online")
 
 
-def test_check_online_probes_the_server() -> None:
+def test_check_online_probes_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KITCHEN_CACHE", str(tmp_path))
     blobs = FakeBlobs()
     app = leaving_out("top-k")
     with serving(FakeTraining(blobs), blobs, FakeHub(), [MODEL], wrap=app) as served:
@@ -92,6 +93,8 @@ def test_check_online_probes_the_server() -> None:
     assert f"Features that {served.url} lacks" in shown
     assert "top_logprobs" in shown
     assert KEY not in shown
+    assert recorded["capabilities_source"].startswith(f"features of {served.url}: as probed on ")
+    assert "as probed on " in check(0, url=served.url)
     [report] = recorded["probes"]
     assert report["address"] == served.url
     assert report["lacking"] == ["loss gspo", "loss stable_reinforce", "top_logprobs"]
@@ -106,9 +109,9 @@ def test_unlisted_losses_depend_on_the_kind_of_server() -> None:
     lacking = plan_with("skyrl", "dro")
     assert newest.not_honoured == ["loss next_year"]
     assert not [problem for problem in newest.problems if "lacks" in problem]
-    assert "needs 'loss next_year', which TinkerTraining lacks" in " ".join(
-        plan_with("kitchen", "next_year").problems
-    )
+    problems = " ".join(plan_with("kitchen", "next_year").problems)
+    assert "needs 'loss next_year', which servers of the kind 'kitchen'" in problems
+    assert "it has cispo, cross_entropy" in problems
     assert "needs 'loss dro'" in " ".join(lacking.problems)
 
 

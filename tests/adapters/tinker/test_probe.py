@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,51 @@ pytest.importorskip("starlette")
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
 from kitchen.backend.probe_report import Finding, ProbeReport
-from kitchen.errors import BackendError
+from kitchen.engine.plan import check as plan
+from kitchen.errors import BackendError, ConfigError
+from kitchen.ports import Future, TrainingClient, TrainingSession
+from kitchen.ports.future import Failed
 from kitchen.types import Lora
+from stages.train.optim import ForwardBackward
 from tests.support.faulty_app import FaultyApp
 from tests.support.incomplete_server import Refusal, leaving_out
 from tests.support.tinker_server import ByteTinker, serving
+
+
+class WithoutLosses(FakeTraining):
+    """A backend that refuses some losses, as an older server does."""
+
+    def __init__(self, blobs: FakeBlobs, *losses: str) -> None:
+        super().__init__(blobs)
+        self._losses = losses
+
+    def open(self, model: str, lora: Lora) -> TrainingSession:
+        return SessionWithoutLosses(super().open(model, lora), self._losses)
+
+
+class SessionWithoutLosses:
+    def __init__(self, session: TrainingSession, losses: Sequence[str]) -> None:
+        self._session = session
+        self._losses = losses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def forward(self, data: Any, loss: Any = "cross_entropy", options: Any = None) -> Future[Any]:
+        return self._refused(loss) or self._session.forward(data, loss, options)
+
+    def forward_backward(
+        self, data: Any, loss: Any = "cross_entropy", options: Any = None
+    ) -> Future[Any]:
+        return self._refused(loss) or self._session.forward_backward(data, loss, options)
+
+    def _refused(self, loss: Any) -> Future[Any] | None:
+        return Failed(ConfigError(f"no loss {loss!r} here")) if loss in self._losses else None
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KITCHEN_CACHE", str(tmp_path / "cache"))
 
 
 def probe(
@@ -68,6 +109,34 @@ def test_exactly_what_is_left_out_is_lacking(left_out: str, lacking: list[str]) 
     assert features(report) == lacking
     assert all(finding.detail for finding in report.lacking)
     assert not left
+
+
+def test_capabilities_come_from_the_newest_probe() -> None:
+    blobs = FakeBlobs()
+    backend = WithoutLosses(blobs, "ppo", "cispo", "next_year")
+    with serving(backend, blobs, wrap=leaving_out("top-k")) as server:
+        client = ByteTinker(FakeBlobs(), server.url)
+        assert {"loss ppo", "top_logprobs"} <= client.capabilities
+        assert "assumed" in client.capabilities_source()
+        report = client.probe("tiny", Lora(rank=4), ["loss next_year", "custom loss"])
+        problems = " ".join(plan(ForwardBackward("ppo"), {TrainingClient: client}).problems)
+    lacking = ["loss ppo", "loss cispo", "loss next_year", "top_logprobs"]
+    assert features(report) == lacking
+    assert client.capabilities.isdisjoint(lacking)
+    assert {"loss dro", "custom loss", "lora_targets"} <= client.capabilities
+    assert report.when in client.capabilities_source()
+    has = "cross_entropy, dro, importance_sampling"
+    assert f"needs 'loss ppo', which {server.url} lacks; it has {has}" in problems
+
+
+def test_a_damaged_report_is_an_error(tmp_path: Path) -> None:
+    blobs = FakeBlobs()
+    with serving(FakeTraining(blobs), blobs) as server:
+        probe(server.url)
+        [file] = (tmp_path / "cache/servers").iterdir()
+        file.write_text(file.read_text()[:-9])
+        with pytest.raises(BackendError, match=r"servers/.*json: .* cannot be read"):
+            assert ByteTinker(FakeBlobs(), server.url).capabilities
 
 
 def test_checkpoints_that_cannot_be_deleted_expire() -> None:
