@@ -32,7 +32,7 @@ from adapters.server.sampling import SamplingApi
 from adapters.server.sessions import NotFound, Sessions
 from adapters.server.training import TrainingApi, parse
 from adapters.tinker_protobuf import parse_forward_backward
-from kitchen.backend.serving import host_of, is_loopback
+from kitchen.backend.serving import is_local_request
 from kitchen.errors import ConfigError, DataError, KitchenError, RunFailed
 
 log = structlog.get_logger("kitchen.serve")
@@ -378,7 +378,8 @@ class Gate:
             sent = request.headers.get("x-api-key") or _bearer(request)
             if not hmac.compare_digest(sent.encode(), self._key.encode()):
                 return RequestRejected(401, _WRONG_KEY)
-        if self._key is None and not _is_local_program(request, self._origins):
+        origins = self._origins if is_openai_path(path) else ()
+        if self._key is None and not is_local_request(request.headers, origins):
             return RequestRejected(
                 403,
                 "without a key this server answers only programs on this machine that reach it at "
@@ -394,17 +395,6 @@ def _bearer(request: Request) -> str:
     """Return the key as clients of the OpenAI API send it."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
-
-
-def _is_local_program(request: Request, origins: Sequence[str]) -> bool:
-    """Return False for a page in a browser, whose host name may resolve to this machine.
-
-    Pages of the given origins may use the OpenAI API.
-    """
-    host = host_of(request.headers.get("host", ""))
-    is_page = "origin" in request.headers
-    may_use = is_openai_path(request.scope["path"]) and request.headers.get("origin") in origins
-    return is_loopback(host) and (not is_page or may_use)
 
 
 def _too_long(limit: int) -> RequestRejected:

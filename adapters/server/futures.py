@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from asyncio import FIRST_COMPLETED
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class FutureStore:
         self._futures: dict[str, StoredFuture] = {}
         self._unfetched: Counter[str] = Counter()  # results, by queue
         self._pending_bytes: Counter[str] = Counter()  # by queue
+        self._stopping: asyncio.Future[None] | None = None  # resolved when the server stops
+        self.polls = 0  # clients that wait for a result
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._futures
@@ -102,8 +105,13 @@ class FutureStore:
                 f"there is no request {request_id!r}; its result may have been fetched and dropped"
             )
         future = self._futures[request_id]
-        done, _ = await asyncio.wait({future.task}, timeout=timeout)
-        if not done:
+        waiting: set[asyncio.Future[Any]] = {future.task, self._stop_signal()}
+        self.polls += 1
+        try:
+            await asyncio.wait(waiting, timeout=timeout, return_when=FIRST_COMPLETED)
+        finally:
+            self.polls -= 1
+        if not future.task.done():
             return None
         if future.task.cancelled() or request_id not in self._futures:
             raise Gone(f"the session of the request {request_id!r} has ended")
@@ -111,6 +119,17 @@ class FutureStore:
         future.fetched = True
         future.expires_at = self._clock() + self._limits.fetched_result_ttl
         return future.task.result()
+
+    def stop_waiting(self) -> None:
+        """Answer all clients that wait for a result, now and from now on: they try again later."""
+        signal = self._stop_signal()
+        if not signal.done():
+            signal.set_result(None)
+
+    def _stop_signal(self) -> asyncio.Future[None]:
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_future()
+        return self._stopping
 
     def sweep(self) -> None:
         """Drop results that were fetched a while ago, or that nobody fetched."""

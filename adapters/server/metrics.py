@@ -47,6 +47,7 @@ class Metrics:
                 "Requests in progress, and results held for clients to fetch.",
                 lambda: len(sessions.futures),
             ),
+            ("kitchen_polls", "Clients that wait for a result.", lambda: sessions.futures.polls),
         ):
             Gauge(name, help_text, registry=self._registry).set_function(count)
 

@@ -90,7 +90,8 @@ class TinkerServer:
             yield address_of(listening, host)
             yield "tml-any" if key is None else f"${KEY}"
             yield from app.state.sessions.models.by_name
-            signals = run_server(app, listening, SHUTDOWN_GRACE)
+            futures = app.state.sessions.futures
+            signals = run_server(app, listening, SHUTDOWN_GRACE, futures.stop_waiting)
         for number in signals:
             signal.raise_signal(number)
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kitchen.backend.serving import host_of, is_loopback
+from kitchen.backend.serving import is_local_request
 
 # the report has styles in its SVG elements; scripts come from this server only
 POLICY = (
@@ -66,9 +66,11 @@ class Gate:
 
 
 def _is_local(request: Request) -> bool:
-    """Return False for another page in a browser, whose host name may resolve to this machine."""
-    host = host_of(request.headers.get("host", ""))
-    return "origin" not in request.headers and is_loopback(host)
+    """Return False for requests of other sites' pages, except for a link that a user follows."""
+    headers = dict(request.headers)
+    if (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document"):
+        headers.pop("sec-fetch-site", None)
+    return is_local_request(headers)
 
 
 def _sent_key(request: Request) -> str:

@@ -276,6 +276,8 @@ def test_damaged_record_is_named(client: Client) -> None:
         {"host": "127.0.0.1:8000", "origin": "http://evil.example"},
         {"host": ""},
         {"host": "[::bad"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
     ],
 )
 def test_without_a_key_browser_pages_are_rejected(headers: dict[str, str]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +21,7 @@ import pytest
 pytest.importorskip("tinker")
 pytest.importorskip("uvicorn")
 
+import httpx
 import uvicorn
 
 from adapters.fake.blobs import FakeBlobs
@@ -28,13 +32,22 @@ from adapters.server.serve import TinkerServer
 from kitchen.backend.serving import deferred_signals
 from kitchen.errors import BackendError, ConfigError
 from tests.support.commands import output
+from tests.support.polling import wait_until
 from tests.support.tinker_server import KEY, MODELS
 
 MODEL = "fake/bigram"
 SERVE = ("serve", "--training", "fake", "--hub", "fake", "--model", MODEL, "--port", "0")
 
 
-def start_server(folder: Path, *more: str, key: str | None = KEY) -> subprocess.Popen[str]:
+def start_server(
+    folder: Path, *more: str, key: str | None = KEY, descriptors: int | None = None
+) -> subprocess.Popen[str]:
+    """Start a server; `descriptors` is its limit of open files and sockets."""
+
+    def limit_descriptors() -> None:
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     environment.pop("KITCHEN_SERVE_KEY", None)
     if key is not None:
@@ -46,6 +59,7 @@ def start_server(folder: Path, *more: str, key: str | None = KEY) -> subprocess.
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=limit_descriptors,
     )
 
 
@@ -188,6 +202,43 @@ def test_ctrl_c_stops_the_server(tmp_path: Path) -> None:
     address(server)
     server.send_signal(signal.SIGINT)
     assert server.wait(30) in (0, 130)
+
+
+def test_idle_clients_do_not_stop_the_server(tmp_path: Path) -> None:
+    """Half of its descriptors are for connections, and the oldest idle one is closed for a new."""
+    server = start_server(tmp_path, descriptors=64)
+    url = address(server)
+    host, port = url.removeprefix("http://").split(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(200)]
+    for connection in idle[::2]:
+        connection.sendall(b"POST /api/v1/create_session HTTP/1.1\r\n")
+    for _ in range(3):
+        answer = httpx.get(f"{url}/api/v1/get_server_capabilities", headers={"x-api-key": KEY})
+        assert answer.status_code == 200
+    server.send_signal(signal.SIGTERM)
+    shown, _ = server.communicate(timeout=30)
+    assert "more clients connect" in shown
+    assert len(shown) < 2000
+    for connection in idle:
+        connection.close()
+
+
+def test_waiting_clients_are_answered_when_it_stops(tmp_path: Path) -> None:
+    server = start_server(tmp_path)
+    with httpx.Client(base_url=address(server), headers={"x-api-key": KEY}) as client:
+        body: dict[str, Any] = {"tags": [], "user_metadata": None, "sdk_version": "0.38"}
+        session = client.post("/api/v1/create_session", json=body).json()["session_id"]
+        body = {"session_id": session, "model_seq_id": 0, "base_model": MODEL}
+        model = client.post("/api/v1/create_model", json=body).json()["request_id"][:-2]
+        body = {"model_id": model, "seq_id": 2, "path": "waits-for-request-1"}
+        waiting = client.post("/api/v1/save_weights", json=body).json()
+        with ThreadPoolExecutor() as thread:
+            poll = thread.submit(client.post, "/api/v1/retrieve_future", json=waiting)
+            wait_until(lambda: "kitchen_polls 1.0" in client.get("/metrics").text)
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(10) == -signal.SIGTERM, "the poll would be held open for 20 s"
+            assert poll.result().status_code == 408
+            assert poll.result().json()["type"] == "try_again"
 
 
 def test_take_over_replaces_the_lease_of_another_host(tmp_path: Path) -> None:

@@ -224,6 +224,17 @@ def test_only_reading_is_allowed(method: str) -> None:
         ({"host": "127.0.0.1.evil.example"}, 403),
         ({"host": "192.168.0.7:8001"}, 403),
         ({"origin": "http://evil.example"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, 403),
+        ({"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"}, 403),
+        (
+            {
+                "sec-fetch-site": "cross-site",
+                "sec-fetch-mode": "navigate",
+                "sec-fetch-dest": "document",
+            },
+            200,
+        ),
     ],
 )
 def test_without_a_key_only_loopback_is_answered(headers: dict[str, str], status: int) -> None:
