@@ -194,6 +194,13 @@ def check_name(name: str | None) -> str:
     return name
 
 
+def check_number(field: str, number: int | None) -> int:
+    """Return the client's number of a model or sampler; raises ConfigError for a bad one."""
+    if number is None or not 0 <= number < 2**63:
+        raise ConfigError(f"{field} is {number}, and must be a number of at least 0, below 2^63")
+    return number
+
+
 def expiry(seconds: int | None) -> datetime | None:
     """Return when a checkpoint expires; raises ConfigError outside an hour to ten years."""
     if seconds is None:

@@ -12,7 +12,7 @@ import numpy as np
 from tinker import types
 
 from adapters.server.futures import Gone, Result
-from adapters.server.records import SamplerRecord
+from adapters.server.records import SamplerRecord, check_number
 from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler
 from adapters.server.sessions import Sessions, snapshot_name
 from adapters.tinker_protobuf import MAX_NUMBERS, sample_response
@@ -56,8 +56,9 @@ class SamplingApi:
         limit = self._sessions.limits.samplers_per_session
         if len(self._sessions.records.all(SamplerRecord, f"{client.record.id}:")) >= limit:
             raise ConfigError(f"the session has {limit} sampling sessions; end it and open another")
+        number = check_number("sampling_session_seq_id", request.sampling_session_seq_id)
         record = SamplerRecord(
-            id=f"{client.record.id}:sample:{request.sampling_session_seq_id}",
+            id=f"{client.record.id}:sample:{number}",
             session=client.record.id,
             base=base,
             path=request.model_path,
@@ -198,8 +199,14 @@ def _tokens(prompt: Any) -> Tokens:
             raise DataError(
                 f"the prompt has a chunk of {chunk.type}; this server reads encoded_text only"
             )
-    tokens = chain.from_iterable(chunk.tokens for chunk in prompt.chunks)
-    return np.array(list(tokens), np.int64)
+    tokens = list(chain.from_iterable(chunk.tokens for chunk in prompt.chunks))
+    try:
+        return np.array(tokens, np.int64)
+    except OverflowError:
+        bad = next(token for token in tokens if not -(2**63) <= token < 2**63)
+        raise DataError(
+            f"the prompt has token {str(bad)[:40]}, which no vocabulary contains"
+        ) from None
 
 
 def _stop(stop: Any) -> Sequence[str] | Sequence[int]:

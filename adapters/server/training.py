@@ -19,6 +19,7 @@ from adapters.server.records import (
     RunRecord,
     SamplerRecord,
     check_name,
+    check_number,
     expiry,
     now,
 )
@@ -412,9 +413,7 @@ async def _result(work: Awaitable[T], respond: Callable[[T], Any]) -> Result:
 
 
 def _model_id(client: ClientSession, number: int | None) -> str:
-    if number is None:
-        raise ConfigError("model_seq_id is missing")
-    return f"{client.record.id}:train:{number}"
+    return f"{client.record.id}:train:{check_number('model_seq_id', number)}"
 
 
 def _load(model: Model, saved: CheckpointRecord, with_optimizer: bool) -> Future[None]:
@@ -444,6 +443,7 @@ def _check_snapshot(request: types.SaveWeightsForSamplerRequest) -> None:
         raise ConfigError(
             "path and sampling_session_seq_id are missing: one of them names the weights"
         )
+    check_number("sampling_session_seq_id", request.sampling_session_seq_id)
     if request.kind != "snapshot":
         raise ConfigError(f"kind={request.kind!r} is not supported; this server has snapshot only")
 

@@ -357,6 +357,19 @@ def test_unsupported_options_are_named() -> None:
         assert "rank is 100000" in client.post("create_model", too_large).text
 
 
+@pytest.mark.parametrize("number", [-1, 2**63, 10**400])
+def test_numbers_that_cannot_be_names_are_refused(client: Client, number: int) -> None:
+    opening = {"session_id": client.session(), "base_model": "tiny"}
+    body = {**opening, "sampling_session_seq_id": number}
+    assert client.post("create_sampling_session", body).status_code == 400
+    body = {**opening, "model_seq_id": number}
+    assert client.post("create_model", body).status_code == 400
+    body = {"model_id": client.model(opening["session_id"]), "seq_id": 1}
+    body["sampling_session_seq_id"] = number
+    answer = client.result(client.post("save_weights_for_sampler", body))
+    assert answer["category"] == "user"
+
+
 def test_models_and_samplers_per_session_are_limited() -> None:
     with connected(models_per_session=1, samplers_per_session=1) as client:
         session = client.session()
@@ -505,6 +518,11 @@ def test_malformed_sampling_requests_are_rejected(
         ),
         ({"prompt": {"chunks": []}}, "prompt"),
         ({"prompt": {"chunks": [{"type": "encoded_text", "tokens": [-4]}]}}, "-4"),
+        ({"prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2**63]}]}}, f"{2**63}"),
+        ({"prompt": {"chunks": [{"type": "encoded_text", "tokens": [-(2**70)]}]}}, f"{-(2**70)}"),
+        ({"prompt_logprobs": True, "prompt_logprobs_last_n": 2**63}, "last_n"),
+        ({"topk_prompt_logprobs": 2**63}, "topk"),
+        ({"sampling_params": {"max_tokens": -(2**63)}}, "max_tokens"),
     ],
 )
 def test_unsupported_sampling_requests_fail(
