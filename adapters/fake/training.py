@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from threading import RLock
@@ -24,9 +24,9 @@ from adapters.fake.exporting import logits_of, read_folder, write_folder
 from adapters.fake.sampling import FakeSampler
 from adapters.fake.tokenizer import CONTEXT, VOCABULARY, ByteTokenizer
 from kitchen.backend.atomic_folder import check_folder_unused
-from kitchen.backend.custom_loss import check_finite, custom_loss_grads
+from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data
-from kitchen.backend.losses import LOSSES, Options, value_and_logprob_grads
+from kitchen.backend.losses import LOSSES, Options, named_loss_grads
 from kitchen.backend.refused_passes import RefusedPasses
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
@@ -229,7 +229,7 @@ class FakeSession:
         exact = [self.model.score(datum.tokens, datum.targets) for datum in data]
         rounded = tuple(lp.astype(np.float32) for lp in exact)
         if isinstance(loss, str):
-            metrics, grads = _named_loss_grads(loss, options, data, exact)
+            metrics, grads = named_loss_grads(loss, options, data, exact)
         else:
             metrics, grads = custom_loss_grads(loss, data, rounded)
         return LossOutput(rounded, metrics), grads
@@ -289,20 +289,6 @@ class FakeSession:
         self.gradient = None
         self._refused.clear()
         self._optimiser = optimiser
-
-
-def _named_loss_grads(
-    loss: str, options: Options | None, data: Sequence[Datum], logprobs: Sequence[Array]
-) -> tuple[Mapping[str, float], Sequence[Array]]:
-    """Return the summed loss, and dloss/dlogprob of each datum."""
-    pairs = [
-        value_and_logprob_grads(loss, options, datum, lp)
-        for datum, lp in zip(data, logprobs, strict=True)
-    ]
-    for index, pair in enumerate(pairs):
-        check_finite(index, len(data), *pair)
-    total = float(sum(value.sum() for value, _ in pairs))
-    return {"loss:sum": total}, [grads for _, grads in pairs]
 
 
 def _exported_weights(model: str) -> Arrays | None:

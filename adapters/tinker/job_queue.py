@@ -54,19 +54,21 @@ class JobQueue(threading.Thread):
             job = None
 
 
-def run_into(future: ConcurrentFuture[T], job: Callable[[], T]) -> None:
-    """Run the job now, and resolve the future with its result or its error."""
+def run_into(future: ConcurrentFuture[T], job: Callable[[], T], server: str = "the server") -> None:
+    """Run the job now; resolve the future with its result, or its error, which names `server`."""
     try:
         set_result(future, job())
     except BaseException as error:  # noqa: BLE001 it surfaces on the future
-        set_error(future, translate_error(error))
+        set_error(future, translate_error(error, server))
 
 
-def resolve_from(sdk_future: Any, convert: Callable[[Any], T], future: ConcurrentFuture[T]) -> None:
+def resolve_from(
+    sdk_future: Any, convert: Callable[[Any], T], future: ConcurrentFuture[T], server: str
+) -> None:
     """Resolve our future with the converted result of the SDK's future once that is done."""
 
     def on_done(done: ConcurrentFuture[Any]) -> None:
-        run_into(future, lambda: convert(done.result()))
+        run_into(future, lambda: convert(done.result()), server)
 
     sdk_future.future().add_done_callback(on_done)
 

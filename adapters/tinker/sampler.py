@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from tinker import types
 
-from adapters.tinker.datums import model_input, prompt_logprobs, sampled, top_logprobs
+from adapters.tinker.answers import prompt_logprobs, samples, top_logprobs
+from adapters.tinker.datums import model_input
 from adapters.tinker.errors import translate_error
 from adapters.tinker.futures import ConcurrentFuture, new_future, set_error
 from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_into
@@ -49,18 +50,21 @@ class TinkerSampler:
             return states.attach(create_client(self._service_client))
 
         self._release = hold_service(service, self, self._jobs)
-        self._jobs.put(lambda: run_into(self._client, open_client))
+        self._jobs.put(lambda: run_into(self._client, open_client, service.name))
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
         if problem := prompt_error(tokens, vocabulary=MAX_ID, context=MAX_ID):
             return Failed(problem)
+        server = self._service.name
         return self._submit(
-            lambda client: client.compute_logprobs(model_input(tokens)), prompt_logprobs
+            lambda client: client.compute_logprobs(model_input(tokens)),
+            lambda values: prompt_logprobs(values, len(tokens), server),
         )
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
         if problem := prompt_error(tokens, vocabulary=MAX_ID, context=MAX_ID) or _check_k(k):
             return Failed(problem)
+        server = self._service.name
         return self._submit(
             lambda client: client.sample(
                 model_input(tokens),
@@ -69,7 +73,7 @@ class TinkerSampler:
                 include_prompt_logprobs=True,
                 topk_prompt_logprobs=k,
             ),
-            top_logprobs,
+            lambda result: top_logprobs(result, len(tokens), k, server),
         )
 
     def sample(
@@ -103,9 +107,10 @@ class TinkerSampler:
             seed=seed % NUM_SEEDS,
             stop=[item if isinstance(item, str) else int(item) for item in stop] or None,
         )
+        server = self._service.name
         return self._submit(
             lambda client: client.sample(model_input(prompt), count, params),
-            lambda response: [sampled(sequence) for sequence in response.sequences],
+            lambda response: samples(response.sequences, count, max_tokens, server),
         )
 
     def close(self) -> None:
@@ -118,9 +123,9 @@ class TinkerSampler:
 
         def job() -> None:
             try:
-                resolve_from(request(self._client.result()), convert, future)
+                resolve_from(request(self._client.result()), convert, future, self._service.name)
             except BaseException as error:  # noqa: BLE001 it surfaces on the future
-                set_error(future, translate_error(error))
+                set_error(future, translate_error(error, self._service.name))
 
         if not self._jobs.put(job):
             return Failed(RunFailed("the sampler is closed"))

@@ -14,6 +14,7 @@ import structlog
 from adapters.tinker.futures import ConcurrentFuture, set_error
 from adapters.tinker.http_client import address, check_health, read_key
 from kitchen.errors import BackendError, RunFailed, SessionLost
+from kitchen.secrets import mask
 
 log = structlog.get_logger("kitchen.tinker")
 # seconds that the process waits at exit until servers know that their sessions are over
@@ -55,6 +56,11 @@ class Service:
     @property
     def address(self) -> str:
         return address(self._base_url)
+
+    @property
+    def name(self) -> str:
+        """The address without secrets, for messages."""
+        return mask(self.address)
 
     def read_key(self) -> str:
         """Return the API key without a request; raises BackendError if it is missing."""

@@ -12,12 +12,19 @@ from typing import Any, TypeVar
 import structlog
 from tinker import types
 
+from adapters.tinker.answers import (
+    checked_metrics,
+    loss_output,
+    tinker_path,
+    training_logprobs,
+)
 from adapters.tinker.checkpoint_index import CheckpointIndex
-from adapters.tinker.custom_loss import CustomLoss
-from adapters.tinker.datums import loss_output, sdk_datum, without_extras
-from adapters.tinker.errors import NOT_FOUND_STATUSES, translate_error
+from adapters.tinker.custom_loss import linear_datum
+from adapters.tinker.datums import sdk_datum, without_extras
+from adapters.tinker.errors import MISSING_STATUSES, is_not_found, translate_error
 from adapters.tinker.futures import new_future, set_error
 from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_into
+from adapters.tinker.opening import create_model, is_gone, open_from_state
 from adapters.tinker.queue_state import QueueStateLogger
 from adapters.tinker.sampler import MAX_ID, TinkerSampler
 from adapters.tinker.service import Service
@@ -26,6 +33,7 @@ from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import LOSSES, Options, scored_positions
 from kitchen.backend.refused_passes import RefusedPasses
 from kitchen.errors import (
+    ApiError,
     BackendError,
     ConfigError,
     CorruptCheckpoint,
@@ -36,7 +44,6 @@ from kitchen.errors import (
 )
 from kitchen.ports.future import Failed, Future, Pending
 from kitchen.ports.sampling import Sampler, Tokenizer
-from kitchen.secrets import mask
 from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, OptimStepResult
 
 T = TypeVar("T")
@@ -58,6 +65,7 @@ class TinkerSession:
         self._service = service
         self._checkpoints = checkpoints
         self._model = model
+        self._lora = lora
         self._tokenizer = tokenizer
         self._ttl_seconds = expire_after or None
         self._steps = 0
@@ -65,6 +73,7 @@ class TinkerSession:
         self._has_gradient = False  # passes were sent since the last step
         self._queue_states = QueueStateLogger(f"training {model}")
         self._jobs = JobQueue(f"training {model} on a server")
+        self._refused_deletions = set[int]()  # statuses of a server that has none; warned of once
         self._release = hold_service(service, self, self._jobs)
         self._saving = set[str]()  # names of checkpoints that are being written
         self._failure: BaseException | None = None
@@ -72,14 +81,7 @@ class TinkerSession:
         self._client = new_future()  # the SDK's TrainingClient; a load replaces it
         self._jobs.put(
             lambda: self._open(
-                lambda service_client: service_client.create_lora_training_client(
-                    model,
-                    rank=lora.rank,
-                    seed=lora.seed,
-                    train_attn=lora.train_attn,
-                    train_mlp=lora.train_mlp,
-                    train_unembed=lora.train_unembed,
-                )
+                lambda service_client: create_model(service_client, model, lora).result()
             )
         )
 
@@ -92,8 +94,8 @@ class TinkerSession:
         return Facts(
             {
                 "model": self._model,
-                "model.served_as": str(info.model_data.model_name),
-                "machine.server": mask(self._service.address),
+                "model.served_as": info.model_data.model_name or info.model_name or "unknown",
+                "machine.server": self._service.name,
                 "machine.tinker": version("tinker"),
             }
         )
@@ -110,20 +112,15 @@ class TinkerSession:
                 lambda client: client.forward(
                     _checked(data, loss, options), loss, dict(options or {}) or None
                 ),
-                lambda result: loss_output(result, data),
+                lambda result: loss_output(result, data, loss, options, self._service.name),
             )
 
-        def request(client: Any) -> Any:
-            check_data(data, loss, None, vocabulary=MAX_ID, context=MAX_ID)
-            plain = [sdk_datum(without_extras(datum)) for datum in data]
-            return client.forward(plain, "cross_entropy")
-
         def convert(result: Any) -> LossOutput:
-            logprobs = loss_output(result, data).logprobs
+            logprobs = training_logprobs(result, data, loss, self._service.name)
             metrics, _ = custom_loss_grads(loss, data, logprobs)
             return LossOutput(logprobs, metrics)
 
-        return self._submit(request, convert)
+        return self._submit(lambda client: _forward(client, data, loss), convert)
 
     def forward_backward(
         self,
@@ -132,21 +129,40 @@ class TinkerSession:
         options: Options | None = None,
     ) -> Future[LossOutput]:
         data = tuple(data)
-        if isinstance(loss, str):
-            return self._submit(
-                lambda client: client.forward_backward(
-                    _checked(data, loss, options), loss, dict(options or {}) or None
-                ),
-                lambda result: _with_scored(result, data, loss),
-                is_pass=True,
-            )
-        custom = CustomLoss(loss, data)
+        if not isinstance(loss, str):
+            return self._custom_forward_backward(data, loss)
+
+        def convert(result: Any) -> LossOutput:
+            output = loss_output(result, data, loss, options, self._service.name)
+            return _with_scored(output, data, loss)
 
         return self._submit(
-            lambda client: client.forward_backward_custom(_checked(data, loss, None), custom),
-            lambda result: replace(_with_scored(result, data, loss), metrics=custom.metrics),
+            lambda client: client.forward_backward(
+                _checked(data, loss, options), loss, dict(options or {}) or None
+            ),
+            convert,
             is_pass=True,
         )
+
+    def _custom_forward_backward(self, data: Sequence[Datum], loss: Loss) -> Future[LossOutput]:
+        """Compute a custom loss between two passes; requests made meanwhile are sent after both.
+
+        The SDK's forward_backward_custom needs a server that reports the summed loss.
+        """
+        outputs: list[LossOutput] = []
+
+        def request(client: Any) -> Any:
+            result = self._wait(_forward(client, data, loss))
+            logprobs = training_logprobs(result, data, loss, self._service.name)
+            metrics, grads = custom_loss_grads(loss, data, logprobs)
+            outputs.append(LossOutput(logprobs, metrics))
+            linear = [
+                sdk_datum(linear_datum(datum, grad))
+                for datum, grad in zip(data, grads, strict=True)
+            ]
+            return client.forward_backward(linear, "cross_entropy")
+
+        return self._submit(request, lambda _: _with_scored(outputs[0], data, loss), is_update=True)
 
     def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
         def request(client: Any) -> Any:
@@ -166,7 +182,9 @@ class TinkerSession:
             return sdk_future
 
         return self._submit(
-            request, lambda result: OptimStepResult(dict(result.metrics or {})), is_update=True
+            request,
+            lambda result: OptimStepResult(checked_metrics(result.metrics, self._service.name)),
+            is_update=True,
         )
 
     def save(self, name: str) -> Future[Checkpoint]:
@@ -209,7 +227,11 @@ class TinkerSession:
         try:
             delete()
         except BackendError as error:
-            log.warning("a checkpoint could not be deleted", checkpoint=name, why=str(error))
+            status = error.status if isinstance(error, ApiError) else 0
+            if status not in self._refused_deletions:
+                log.warning("a checkpoint could not be deleted", checkpoint=name, why=str(error))
+            if status in MISSING_STATUSES:
+                self._refused_deletions.add(status)
 
     def snapshot(self) -> Future[Sampler]:
         return self._submit(
@@ -231,8 +253,9 @@ class TinkerSession:
     ) -> Future[T]:
         """Send a request in the background, and convert the SDK's result when it arrives.
 
-        A pass or an update that fails ends the session, so that training cannot continue from an
-        unknown state; input that was rejected before it was sent does not.
+        An update that fails ends the session, so that training cannot continue from an unknown
+        state; input that was rejected before it was sent does not. So does a request that the
+        server refuses to queue: a server that runs requests in order would wait for its number.
         """
         future, refusals = new_future(), self._refused.count
         is_update = is_update or is_pass
@@ -242,7 +265,7 @@ class TinkerSession:
                 self._check_alive()
                 sdk_future = request(self._client.result())
             except BaseException as error:  # noqa: BLE001 it surfaces on the future
-                translated = translate_error(error)
+                translated = translate_error(error, self._service.name)
                 is_input_error = isinstance(translated, DataError | ConfigError)
                 self._note_error(translated, fatal=is_update and not is_input_error)
                 if is_pass and is_input_error:
@@ -255,17 +278,24 @@ class TinkerSession:
             future.add_done_callback(
                 lambda done: self._note_error(done.exception(), fatal=is_update)
             )
-            resolve_from(sdk_future, convert, future)
+            resolve_from(sdk_future, convert, future, self._service.name)
 
         if not self._jobs.put(job):
             return Failed(RunFailed("the session is closed"))
         self._service.watch(future)
         return Pending(future)
 
+    def _wait(self, sdk_future: Any) -> Any:
+        """Return the result of a request on the thread of the jobs, unless the server is away."""
+        future = new_future()
+        resolve_from(sdk_future, lambda result: result, future, self._service.name)
+        self._service.watch(future)
+        return future.result()
+
     def _put(self, job: Callable[[], T]) -> Future[T]:
         """Queue a job that is not a request to the SDK's training client."""
         future = new_future()
-        if not self._jobs.put(lambda: run_into(future, job)):
+        if not self._jobs.put(lambda: run_into(future, job, self._service.name)):
             return Failed(RunFailed("the session is closed"))
         return Pending(future)
 
@@ -289,7 +319,7 @@ class TinkerSession:
         """End the session after a fatal error, and the connection after a lost session."""
         if isinstance(error, SessionLost):
             self._service.discard(self._service_client)
-        if error is not None and (fatal or isinstance(error, SessionLost)):
+        if (fatal and error is not None) or isinstance(error, SessionLost | ApiError):
             self._failure = self._failure or error
 
     def _save(self, request: Callable[[Any], Any], name: str, kind: str) -> Future[Checkpoint]:
@@ -305,7 +335,8 @@ class TinkerSession:
 
         def record(result: Any) -> Checkpoint:
             replaced = self._checkpoints.path_of(name)
-            saved = self._checkpoints.add(name, result.path, step=saved_steps[0], kind=kind)
+            path = tinker_path(result.path, self._service.name)
+            saved = self._checkpoints.add(name, path, step=saved_steps[0], kind=kind)
             if replaced is not None:
                 self._put(
                     lambda: self._try_delete(name, lambda: delete_path(self._service, replaced))
@@ -328,13 +359,22 @@ class TinkerSession:
                     "load_weights"
                 )
             self._client = new_future()
-            self._open(lambda service_client: _load_state(service_client, path, with_optimiser))
+            self._open(
+                lambda service_client: open_from_state(
+                    self._service,
+                    service_client,
+                    path,
+                    with_optimizer=with_optimiser,
+                    model=self._model,
+                    lora=self._lora,
+                )
+            )
             try:
                 self._client.result()
             except KitchenError as error:
-                if not isinstance(error, SessionLost) and is_gone(self._service, path):
+                if is_gone(self._service, path):
                     raise CorruptCheckpoint(
-                        f"{checkpoint.path}: the server no longer has it: {error}"
+                        f"{checkpoint.path}: {self._service.name} no longer has it: {error}"
                     ) from error
                 raise
             self._steps = checkpoint.step if with_optimiser else 0
@@ -347,9 +387,9 @@ class TinkerSession:
     def _open(self, create_client: Callable[[Any], Any]) -> None:
         def open_client() -> Any:
             self._service_client = self._service.client()
-            return self._queue_states.attach(create_client(self._service_client).result())
+            return self._queue_states.attach(create_client(self._service_client))
 
-        run_into(self._client, open_client)
+        run_into(self._client, open_client, self._service.name)
         self._note_error(self._client.exception(), fatal=False)
 
 
@@ -368,23 +408,14 @@ def delete_path(service: Service, path: str) -> None:
     try:
         service.rest().delete_checkpoint_from_tinker_path(path).result()
     except Exception as error:
-        if getattr(error, "status_code", 0) not in NOT_FOUND_STATUSES:
-            raise translate_error(error) from error
+        if not is_not_found(error):
+            raise translate_error(error, service.name) from error
 
 
-def is_gone(service: Service, path: str) -> bool:
-    """Return whether the server reports that it has no such weights."""
-    try:
-        service.rest().get_weights_info_by_tinker_path(path).result()
-    except Exception as error:  # noqa: BLE001 any other error says nothing about the weights
-        return getattr(error, "status_code", 0) in (400, *NOT_FOUND_STATUSES)
-    return False
-
-
-def _load_state(service_client: Any, path: str, with_optimiser: bool) -> Any:
-    if with_optimiser:
-        return service_client.create_training_client_from_state_with_optimizer(path)
-    return service_client.create_training_client_from_state(path)
+def _forward(client: Any, data: Sequence[Datum], loss: Loss) -> Any:
+    """Send the forward pass of a custom loss."""
+    check_data(data, loss, None, vocabulary=MAX_ID, context=MAX_ID)
+    return client.forward([sdk_datum(without_extras(datum)) for datum in data], "cross_entropy")
 
 
 def _checked(data: Sequence[Datum], loss: str | Loss, options: Options | None) -> list[Any]:
@@ -393,12 +424,11 @@ def _checked(data: Sequence[Datum], loss: str | Loss, options: Options | None) -
     return [sdk_datum(datum) for datum in data]
 
 
-def _with_scored(result: Any, data: Sequence[Datum], loss: str | Loss) -> LossOutput:
+def _with_scored(output: LossOutput, data: Sequence[Datum], loss: str | Loss) -> LossOutput:
     """Return the output with its mask of scored tokens; without one for a loss unknown here.
 
     A server may leave out tokens that can have no gradient.
     """
-    output = loss_output(result, data)
     if isinstance(loss, str) and loss not in LOSSES:
         return replace(output, scored=())
     return replace(output, scored=tuple(scored_positions(loss, datum) for datum in data))

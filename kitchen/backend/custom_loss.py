@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kitchen.backend.losses import like_targets, scored_positions
+from kitchen.backend.losses import check_finite, like_targets, scored_positions
 from kitchen.errors import ConfigError, Diverged
 from kitchen.types import Array, Datum, Floats, Loss
 
@@ -62,12 +62,3 @@ def _check_shapes(
                 f"the custom loss returned gradients of shape {np.shape(grad)} for datum {index}, "
                 f"whose log-probabilities have shape {lp.shape}"
             )
-
-
-def check_finite(index: int, count: int, *arrays: Array) -> None:
-    """Raise Diverged, which names the datum, if a value is not finite."""
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise Diverged(
-            f"datum {index} of {count}: its loss or its gradient is not a finite number; no step "
-            "was taken. Lower the learning rate, or check the data"
-        )

@@ -8,12 +8,12 @@ losses of the same names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from kitchen.errors import ConfigError, did_you_mean
+from kitchen.errors import ConfigError, Diverged, did_you_mean
 from kitchen.types import Array, Datum, Loss
 
 Inputs = Mapping[str, Array]  # loss inputs of a datum, by name
@@ -147,6 +147,32 @@ def value_and_logprob_grads(
     with np.errstate(over="ignore", invalid="ignore"):
         value, grads = loss.compute(np.where(mask, lp, 0.0), inputs, options)
     return np.where(mask, value, 0.0), np.where(mask, grads, 0.0)
+
+
+def named_loss_grads(
+    name: str, options: Options | None, data: Sequence[Datum], logprobs: Sequence[Array]
+) -> tuple[Mapping[str, float], Sequence[Array]]:
+    """Return the summed loss as "loss:sum", and d loss / d logprob of each datum.
+
+    Raises Diverged, which names the datum, if a value is not finite.
+    """
+    pairs = [
+        value_and_logprob_grads(name, options, datum, of_datum)
+        for datum, of_datum in zip(data, logprobs, strict=True)
+    ]
+    for index, pair in enumerate(pairs):
+        check_finite(index, len(data), *pair)
+    total = float(sum(value.sum() for value, _ in pairs))
+    return {"loss:sum": total}, [grads for _, grads in pairs]
+
+
+def check_finite(index: int, count: int, *arrays: Array) -> None:
+    """Raise Diverged, which names the datum, if a value is not finite."""
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise Diverged(
+            f"datum {index} of {count}: its loss or its gradient is not a finite number; no step "
+            "was taken. Lower the learning rate, or check the data"
+        )
 
 
 def scored_positions(loss: str | Loss, datum: Datum) -> Array:

@@ -8,8 +8,7 @@ from itertools import chain
 import numpy as np
 
 from adapters.peft.batching.micro_batch import MicroBatch
-from kitchen.backend.custom_loss import check_finite
-from kitchen.backend.losses import Options, value_and_logprob_grads
+from kitchen.backend.losses import Options, check_finite, value_and_logprob_grads
 from kitchen.types import Array, Datum
 
 

@@ -28,9 +28,9 @@ from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.training.adamw import Optimiser
 from adapters.peft.training.forward_backward import Logprobs, MicroBatchPass, MicroBatchRunner
 from adapters.peft.training.logprob_grads import NamedLossGrads, PrecomputedGrads, combine_metrics
-from kitchen.backend.custom_loss import check_finite, custom_loss_grads
+from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data
-from kitchen.backend.losses import Options, scored_positions, value_and_logprob_grads
+from kitchen.backend.losses import Options, named_loss_grads, scored_positions
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, OptimStepResult
 
@@ -93,12 +93,8 @@ class Trainer:
         if not isinstance(loss, str):
             metrics, _ = self._call_loss(loss, data, logprobs)
             return LossOutput(logprobs, combine_metrics([(len(data), metrics)]), ())
-        total = 0.0
-        for index, (datum, logprob) in enumerate(zip(data, logprobs, strict=True)):
-            value, grad = value_and_logprob_grads(loss, options, datum, logprob)
-            check_finite(index, len(data), value, grad)
-            total += float(value.sum())
-        return LossOutput(logprobs, {"loss:sum": total}, ())
+        metrics, _ = named_loss_grads(loss, options, data, logprobs)
+        return LossOutput(logprobs, metrics, ())
 
     def forward_backward(
         self, data: Sequence[Datum], loss: str | Loss, options: Options | None

@@ -19,7 +19,8 @@ from tinker.proto.response_conv import (
     deserialize_sample_response,
 )
 
-from adapters.tinker.datums import loss_output, prompt_logprobs, sampled, sdk_datum, top_logprobs
+from adapters.tinker.answers import loss_output, prompt_logprobs, samples, top_logprobs
+from adapters.tinker.datums import sdk_datum
 from adapters.tinker_protobuf import (
     ForwardBackward,
     loss_output_message,
@@ -110,9 +111,10 @@ def test_loss_options_arrive_as_numbers() -> None:
 @settings(max_examples=80)
 @given(st.lists(datums(), min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_loss_output_survives_the_round_trip(data: list[Datum], random: Any) -> None:
-    nats = tuple(np.full(np.shape(datum.targets), random.random(), np.float32) for datum in data)
+    nats = tuple(np.full(np.shape(datum.targets), -random.random(), np.float32) for datum in data)
     output = LossOutput(nats, {"loss:sum": 1.25, "data:sum": 3.0})
-    got = loss_output(deserialize_forward_backward_output(loss_output_message(output)), data)
+    answer = deserialize_forward_backward_output(loss_output_message(output))
+    got = loss_output(answer, data, "next_year", None, "server")
     assert got.metrics == output.metrics
     for mine, sent in zip(got.logprobs, nats, strict=True):
         np.testing.assert_array_equal(mine, sent)
@@ -129,12 +131,13 @@ def test_samples_and_scores_survive_the_round_trip() -> None:
         np.array([[np.nan] * 2, [-0.1, -3.0], [-0.2, -2.0]], np.float32),
     )
     answer = deserialize_sample_response(sample_response(drawn, nats, (ids, values)))
-    for mine, sent in zip(map(sampled, answer.sequences), drawn, strict=True):
+    for mine, sent in zip(samples(answer.sequences, 2, 2, "server"), drawn, strict=True):
         np.testing.assert_array_equal(mine.tokens, sent.tokens)
         np.testing.assert_array_equal(mine.logprobs, sent.logprobs)
         assert mine.stop_reason == sent.stop_reason
-    np.testing.assert_array_equal(prompt_logprobs(answer.prompt_logprobs), nats)
-    got = top_logprobs(answer)
+    scores = prompt_logprobs(answer.prompt_logprobs, 3, "server")
+    np.testing.assert_array_equal(scores, nats)
+    got = top_logprobs(answer, 3, 2, "server")
     np.testing.assert_array_equal(got[0], ids)
     np.testing.assert_array_equal(got[1], values)
 
@@ -143,5 +146,5 @@ def test_missing_logprobs_are_an_error() -> None:
     data = [Datum(np.array([1, 2]), {"target_tokens": np.array([2, 3])})]
     for nats in ((), (np.zeros(1, np.float32),)):
         answer = deserialize_forward_backward_output(loss_output_message(LossOutput(nats, {})))
-        with pytest.raises(BackendError, match="log-probabilities"):
-            loss_output(answer, data)
+        with pytest.raises(BackendError, match=r"^server returned"):
+            loss_output(answer, data, "cross_entropy", None, "server")
