@@ -162,7 +162,7 @@ class TinkerSession:
             ]
             return client.forward_backward(linear, "cross_entropy")
 
-        return self._submit(request, lambda _: _with_scored(outputs[0], data, loss), is_update=True)
+        return self._submit(request, lambda _: _with_scored(outputs[0], data, loss), is_pass=True)
 
     def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
         def request(client: Any) -> Any:
@@ -253,9 +253,10 @@ class TinkerSession:
     ) -> Future[T]:
         """Send a request in the background, and convert the SDK's result when it arrives.
 
-        An update that fails ends the session, so that training cannot continue from an unknown
-        state; input that was rejected before it was sent does not. So does a request that the
-        server refuses to queue: a server that runs requests in order would wait for its number.
+        A pass or an update that fails ends the session, so that training cannot continue from an
+        unknown state; input that was rejected before it was sent does not. A request that the
+        server refuses to queue ends it, too: a server that runs requests in order may wait for its
+        number.
         """
         future, refusals = new_future(), self._refused.count
         is_update = is_update or is_pass
