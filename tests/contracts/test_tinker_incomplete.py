@@ -6,7 +6,7 @@ Each ends in the result that a complete server gives, or in an error that names 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,16 +151,19 @@ def test_loss_that_is_not_finite_names_the_server() -> None:
 @pytest.mark.parametrize("missing", ["first prompt logprob", "NaN for the first token"])
 def test_first_prompt_logprob_is_nan(missing: str) -> None:
     expected = FakeTraining(FakeBlobs()).sampler("tiny").logprobs(PROMPT).result()
-    with served_without(missing) as served:
-        logprobs = served.client.sampler("tiny").logprobs(PROMPT).result(60)
+    with served_without(missing) as served, closing(served.client.sampler("tiny")) as sampler:
+        logprobs = sampler.logprobs(PROMPT).result(60)
         assert served.app.used
     np.testing.assert_allclose(logprobs, expected, rtol=1e-5)
 
 
 def test_first_row_of_top_tokens_may_be_missing() -> None:
     expected = FakeTraining(FakeBlobs()).sampler("tiny").top_logprobs(PROMPT, 3).result()
-    with served_without("first top-k row") as served:
-        ids, nats = served.client.sampler("tiny").top_logprobs(PROMPT, 3).result(60)
+    with (
+        served_without("first top-k row") as served,
+        closing(served.client.sampler("tiny")) as sampler,
+    ):
+        ids, nats = sampler.top_logprobs(PROMPT, 3).result(60)
         assert served.app.used
     np.testing.assert_array_equal(ids, expected[0])
     np.testing.assert_allclose(nats, expected[1], rtol=1e-5)
@@ -201,8 +204,7 @@ def sample(sampler: Sampler) -> Any:
     ],
 )
 def test_bad_sample_names_the_server(missing: str, call: Callable[[Sampler], Any]) -> None:
-    with served_without(missing) as served:
-        sampler = served.client.sampler("tiny")
+    with served_without(missing) as served, closing(served.client.sampler("tiny")) as sampler:
         with pytest.raises(BackendError, match=served.address) as raised:
             call(sampler).result(60)
         assert not isinstance(raised.value, SessionLost)
