@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +93,11 @@ class TinkerTraining:
     @property
     def capabilities(self) -> frozenset[str]:
         """The features that a probe found, or those of servers of this kind without one."""
-        # the SDK differentiates a custom loss with torch
-        without_torch = set() if find_spec("torch") else {"custom loss"}
         assumed = SERVER_CAPABILITIES[self._server_kind]
         if (report := self._report()) is not None:
             absent = {finding.feature for finding in report.lacking}
             assumed = assumed.union(report.present) - absent - {UNLISTED_LOSSES}
-        return assumed - without_torch
+        return assumed
 
     def capabilities_source(self) -> str:
         """Return how the capabilities are known, for people."""

@@ -23,12 +23,6 @@ def sdk_datum(datum: Datum) -> Any:
     return types.Datum(model_input=model_input(datum.tokens), loss_fn_inputs=inputs)
 
 
-def without_extras(datum: Datum) -> Datum:
-    """Drop the inputs that only a custom loss reads; targets and weights stay."""
-    weights = datum.loss_inputs.get("weights", np.zeros(np.shape(datum.targets), np.float32))
-    return Datum(datum.tokens, {"target_tokens": datum.targets, "weights": weights})
-
-
 def _wire_array(values: Array) -> Array:
     array = np.asarray(values)
     return array.astype(np.int64 if np.issubdtype(array.dtype, np.integer) else np.float32)

@@ -7,14 +7,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import structlog
 from tinker import types
 
-from adapters.tinker.custom_loss import CustomLoss
 from adapters.tinker.datums import model_input, sdk_datum
 from adapters.tinker.http_client import models
 from adapters.tinker.service import Service
@@ -85,7 +83,7 @@ class ProbeRequests:
             Check("training logprobs", "all training", self._training_logprobs),
             Check("loss:sum", "the metric loss, which is otherwise computed here", self._loss_sum),
             Check("sums over tokens", "the learning rates of recipes; custom losses", self._sums),
-            *([Check("custom loss", custom, self._custom_loss)] if find_spec("torch") else []),
+            Check("custom loss", custom, self._custom_loss),
             Check("optim_step", "all training", self._optim_step),
             Check("grad_norm", "the metric grad_norm", self._grad_norm),
             Check("grad_clip_norm", "the setting grad_clip_norm", self._grad_clip_norm),
@@ -196,9 +194,8 @@ class ProbeRequests:
     def _custom_loss(self) -> None:
         if self._is_sum is False:
             raise BackendError("the gradients of a custom loss would be divided by their sum")
-        datum = _datum("cross_entropy")
-        loss = CustomLoss(_total_logprob, [datum])
-        self._wait(self.training().forward_backward_custom([sdk_datum(datum)], loss))
+        # the gradients of a custom loss are sent as weights, which may be negative
+        _logprobs(self._pass(_datum("cross_entropy", weight=-1.0)))
         if self._is_sum is None:
             raise NotTried("it is not known whether the server divides the gradients by their sum")
 
@@ -351,13 +348,6 @@ def _datum(loss: str, weight: float = 1.0) -> Datum:
     values = {"weights": weight, "logprobs": -1.0, "advantages": 1.0}
     arrays = {name: np.full(count, values[name], np.float32) for name in inputs}
     return Datum(TOKENS[:-1], {"target_tokens": TOKENS[1:], **arrays})
-
-
-def _total_logprob(
-    _: Sequence[Datum], logprobs: Sequence[Array]
-) -> tuple[float, Sequence[Array], Mapping[str, float]]:
-    """Return the custom loss of the probe: minus the log-probability of the datum."""
-    return -float(logprobs[0].sum()), [-np.ones_like(logprobs[0])], {}
 
 
 def _logprobs(result: Any) -> Array:

@@ -19,8 +19,8 @@ from adapters.tinker.answers import (
     training_logprobs,
 )
 from adapters.tinker.checkpoint_index import CheckpointIndex
-from adapters.tinker.custom_loss import linear_datum
-from adapters.tinker.datums import sdk_datum, without_extras
+from adapters.tinker.custom_loss import linear_datum, without_extras
+from adapters.tinker.datums import sdk_datum
 from adapters.tinker.errors import MISSING_STATUSES, is_not_found, translate_error
 from adapters.tinker.futures import new_future, set_error
 from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_into
@@ -254,9 +254,7 @@ class TinkerSession:
         """Send a request in the background, and convert the SDK's result when it arrives.
 
         A pass or an update that fails ends the session, so that training cannot continue from an
-        unknown state; input that was rejected before it was sent does not. A request that the
-        server refuses to queue ends it, too: a server that runs requests in order may wait for its
-        number.
+        unknown state; input that was rejected before it was sent does not.
         """
         future, refusals = new_future(), self._refused.count
         is_update = is_update or is_pass
@@ -320,6 +318,7 @@ class TinkerSession:
         """End the session after a fatal error, and the connection after a lost session."""
         if isinstance(error, SessionLost):
             self._service.discard(self._service_client)
+        # a server that runs requests in order may wait for the number of one that it refused
         if (fatal and error is not None) or isinstance(error, SessionLost | ApiError):
             self._failure = self._failure or error
 

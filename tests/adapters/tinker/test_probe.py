@@ -90,7 +90,7 @@ def test_complete_server_lacks_nothing() -> None:
 @pytest.mark.parametrize(
     "left_out, lacking",
     [
-        ("loss:sum", ["loss:sum", "custom loss"]),
+        ("loss:sum", ["loss:sum"]),
         ("training logprobs", ["training logprobs", "custom loss", "optim_step", "grad_clip_norm"]),
         ("prompt logprobs", ["prompt_logprobs"]),
         ("first prompt logprob", ["prompt_logprobs"]),
