@@ -39,7 +39,7 @@ UNLISTED_LOSSES = f"{LOSS}?"  # the server may have more losses than are listed
 SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
     "tinker": ALL_CAPABILITIES | {"loss gspo", "loss stable_reinforce", UNLISTED_LOSSES},
     "kitchen": ALL_CAPABILITIES,
-    "skyrl": NAMED_LOSSES - {"loss dro"} | {"loss dppo", "custom loss"},
+    "skyrl": NAMED_LOSSES - {"loss dro"} | {"loss dppo", "custom loss", "export"},
 }
 MIN_EXPIRY = 3600  # seconds; servers accept no shorter time to live
 ONLINE_TIMEOUT = 3.0  # seconds that a server has to list its models

@@ -17,11 +17,12 @@ from adapters.tinker.skyrl.checkpoints import (
     SamplerPaths,
     TrainableWeights,
 )
+from adapters.tinker.skyrl.exports import FILES, Exports
 from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Quirk, Send, behind, reply
 from adapters.tinker.skyrl.models import CreateThenLoad, SessionEnds
-from adapters.tinker.skyrl.passes import GradNorm, LossSum, MeanLoss
+from adapters.tinker.skyrl.passes import Backend, GradNorm, LossSum, MeanLoss
 from adapters.tinker.skyrl.results import TRY_AGAIN
-from adapters.tinker.skyrl.sampling import PromptLogprobs
+from adapters.tinker.skyrl.sampling import FrozenWeights, PromptLogprobs
 from adapters.tinker.skyrl.wire import FailedRequests, JsonMessages, SampleIds
 from kitchen.errors import KitchenError
 from kitchen.secrets import mask
@@ -31,22 +32,25 @@ POLL_TIMEOUT = 40.0
 TIMEOUT = 600.0  # seconds for any other reply
 
 
-def quirks() -> tuple[Quirk, ...]:
+def quirks(exports: Exports) -> tuple[Quirk, ...]:
     """Return all quirks; the first one sees a request first, and its reply last."""
+    backend = Backend()
     return (
         SampleIds(),
         JsonMessages(),
         FailedRequests(),
         LossSum(),
-        SessionEnds(),
         CreateThenLoad(),
         CheckpointNames(),
+        exports,
+        FrozenWeights(backend),
+        SessionEnds(),
         TrainableWeights(),
         SamplerPaths(),
         Deletions(),
         PromptLogprobs(),
         GradNorm(),
-        MeanLoss(),
+        MeanLoss(backend),
     )
 
 
@@ -61,8 +65,10 @@ class Bridge:
             timeout=TIMEOUT,
             limits=httpx.Limits(max_connections=None),
         )
-        self._server = _server(behind(quirks(), self._send), self.key)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        exports = Exports()
+        send = behind(quirks(exports), self._send)
+        self._server = _server(send, exports, self.key)
+        self.url = exports.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(
             target=self._server.serve_forever, name="bridge to SkyRL", daemon=True
         ).start()
@@ -94,18 +100,20 @@ class Bridge:
         )
 
 
-def _server(send: Send, key: str) -> ThreadingHTTPServer:
+def _server(send: Send, exports: Exports, key: str) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def answer(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length)
+            content_type = self.headers.get("Content-Type", "")
+            request = ApiRequest(str(self.command), self.path, body, content_type)
+            if self.path.startswith(FILES):
+                return self.write(exports.file(request))
             given = self.headers.get("X-API-Key", "")
             if not hmac.compare_digest(given.encode(), key.encode()):
                 return self.write(reply({"detail": "this bridge is private"}, status=401))
-            content_type = self.headers.get("Content-Type", "")
-            request = ApiRequest(str(self.command), self.path, body, content_type)
             try:
                 answered = send(request)
             except (KitchenError, json.JSONDecodeError) as error:

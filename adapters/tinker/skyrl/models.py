@@ -45,7 +45,7 @@ class CreateThenLoad:
                 info = send(post("weights_info", {"tinker_path": content["path"]}))
                 if info.is_error:
                     return info
-                self._models[model] = _create(content, info.json(), send)
+                self._models[model] = create_model(content["session_id"], info.json(), send)
                 load = {key: content[key] for key in ("path", "optimizer")}
                 loading = send(post("load_weights", {"model_id": self._models[model], **load}))
                 if loading.is_error:
@@ -76,18 +76,14 @@ class SessionEnds:
         return answer
 
 
-def _create(content: dict[str, Any], info: dict[str, Any], send: Send) -> str:
-    """Create a model for the checkpoint, wait until it is there, and return its id."""
-    created = send(
-        post(
-            "create_model",
-            {
-                "session_id": content["session_id"],
-                "base_model": content.get("base_model") or info["base_model"],
-                "model_seq_id": content["model_seq_id"],
-                "lora_config": {"rank": info["lora_rank"]},
-            },
-        )
-    )
+def create_model(session: str, info: dict[str, Any], send: Send) -> str:
+    """Create a model for weights, wait until it is there, and return its id."""
+    content = {
+        "session_id": session,
+        "base_model": info["base_model"],
+        "model_seq_id": 0,
+        "lora_config": {"rank": info["lora_rank"]},
+    }
+    created = send(post("create_model", content))
     wait_for(created, send)
     return str(created.json()["model_id"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,13 @@ LINEAR = frozenset({"importance_sampling", "ppo", "cispo"})
 UNCLIPPED = {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}
 
 
+@dataclass
+class Backend:
+    """The backend of the server; unknown until the first training pass."""
+
+    is_jax: bool | None = None
+
+
 class MeanLoss:
     """SkyRL's JAX backend averages losses, where the Tinker API sums them.
 
@@ -32,27 +40,27 @@ class MeanLoss:
     alone returns the loss of each token. Seen in 0.3.0 and git (a956457) on JAX.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._lock = threading.Lock()
-        self._averages: bool | None = None
+        self._backend = backend
 
     def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
         if request.endpoint != "forward_backward":
             return send(request)
         content = request.json()
         batch = content["forward_backward_input"]
-        if not batch["data"] or not self._does_average(content["model_id"], batch, send):
+        if not batch["data"] or not self._is_jax(content["model_id"], batch, send):
             return send(request)
         return send(request.with_json({**content, "forward_backward_input": as_sum(batch)}))
 
-    def _does_average(self, model: str, batch: Mapping[str, Any], send: Send) -> bool:
+    def _is_jax(self, model: str, batch: Mapping[str, Any], send: Send) -> bool:
         with self._lock:
-            if self._averages is None:
+            if self._backend.is_jax is None:
                 probe = {"data": batch["data"][:1], "loss_fn": "cross_entropy"}
                 answer = send(post("forward", {"model_id": model, "forward_input": probe}))
                 result = wait_for(answer, send)
-                self._averages = "elementwise_loss" in result["loss_fn_outputs"][0]
-            return self._averages
+                self._backend.is_jax = "elementwise_loss" in result["loss_fn_outputs"][0]
+            return self._backend.is_jax
 
 
 class GradNorm:

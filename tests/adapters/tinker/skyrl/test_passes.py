@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adapters.tinker.skyrl.messages import post
-from adapters.tinker.skyrl.passes import GradNorm, LossSum, MeanLoss, as_sum
+from adapters.tinker.skyrl.passes import Backend, GradNorm, LossSum, MeanLoss, as_sum
 from kitchen.backend.losses import value_and_logprob_grads
 from kitchen.types import Array, Datum
 from tests.support.skyrl_replies import JAX_FORWARD, TRAIN_FORWARD, ReplayedSkyRL
@@ -68,7 +68,7 @@ def test_only_the_jax_backend_gets_scaled_passes(forward: dict[str, Any], loss: 
     inputs = {name: np.ones(3) for name in ("target_tokens", "logprobs", "advantages")}
     batch = wire("ppo" if loss == "ppo" else "cispo", [Datum(tokens, inputs)])
     request = post("forward_backward", {"model_id": "model_1", "forward_backward_input": batch})
-    skyrl, quirk = ReplayedSkyRL(retrieve_future=forward), MeanLoss()
+    skyrl, quirk = ReplayedSkyRL(retrieve_future=forward), MeanLoss(Backend())
     for _ in range(2):
         quirk(request, skyrl)
     sent = skyrl.last("forward_backward")["forward_backward_input"]["data"][0]
