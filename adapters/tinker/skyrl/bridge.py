@@ -67,7 +67,7 @@ class Bridge:
         )
         exports = Exports()
         send = behind(quirks(exports), self._send)
-        self._server = _server(send, exports, self.key)
+        self._server = _Server(send, exports, self.key)
         self.url = exports.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(
             target=self._server.serve_forever, name="bridge to SkyRL", daemon=True
@@ -100,44 +100,45 @@ class Bridge:
         )
 
 
-def _server(send: Send, exports: Exports, key: str) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
 
-        def answer(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(length)
-            content_type = self.headers.get("Content-Type", "")
-            request = ApiRequest(str(self.command), self.path, body, content_type)
-            if self.path.startswith(FILES):
-                return self.write(exports.file(request))
-            given = self.headers.get("X-API-Key", "")
-            if not hmac.compare_digest(given.encode(), key.encode()):
-                return self.write(reply({"detail": "this bridge is private"}, status=401))
-            try:
-                answered = send(request)
-            except (KitchenError, json.JSONDecodeError) as error:
-                answered = reply({"detail": mask(str(error))}, status=400)
-            self.write(answered)
+    def __init__(self, send: Send, exports: Exports, key: str) -> None:
+        self.send, self.exports, self.key = send, exports, key
+        super().__init__(("127.0.0.1", 0), _Handler)
 
-        do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = answer
 
-        def write(self, answered: ApiReply) -> None:
-            self.send_response(answered.status)
-            if answered.location:
-                self.send_header("Location", answered.location)
-            if answered.status != 204:
-                self.send_header("Content-Type", answered.content_type)
-                self.send_header("Content-Length", str(len(answered.body)))
-            self.end_headers()
-            if answered.status != 204:
-                self.wfile.write(answered.body)
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: requests are logged by the SDK."""
+    def answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        content_type = self.headers.get("Content-Type", "")
+        request = ApiRequest(str(self.command), self.path, body, content_type)
+        if self.path.startswith(FILES):
+            return self.write(self.server.exports.file(request))
+        given = self.headers.get("X-API-Key", "")
+        if not hmac.compare_digest(given.encode(), self.server.key.encode()):
+            return self.write(reply({"detail": "this bridge is private"}, status=401))
+        try:
+            self.write(self.server.send(request))
+        except (KitchenError, json.JSONDecodeError) as error:
+            self.write(reply({"detail": mask(str(error))}, status=400))
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = answer
 
-    return Server(("127.0.0.1", 0), Handler)
+    def write(self, answered: ApiReply) -> None:
+        self.send_response(answered.status)
+        if answered.location:
+            self.send_header("Location", answered.location)
+        if answered.status != 204:
+            self.send_header("Content-Type", answered.content_type)
+            self.send_header("Content-Length", str(len(answered.body)))
+        self.end_headers()
+        if answered.status != 204:
+            self.wfile.write(answered.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: requests are logged by the SDK."""
