@@ -20,6 +20,7 @@ DTYPES: Mapping[int, Any] = {
     pb.DTYPE_INT64: np.int64,
     pb.DTYPE_INT32: np.int32,
 }
+TopTokens = tuple[Tokens, Floats]  # (T, k) ids and nats
 MAX_NUMBERS = 2e7  # of a sparse matrix once it is dense, and of a matrix of top tokens
 ABSENT_ID = 0  # the token id of an empty cell of a top-k matrix
 ABSENT_LOGPROB = -99999.0  # its log-probability, in nats
@@ -109,6 +110,19 @@ def _from_csr(message: Any, shape: tuple[int, ...], dtype: Any, where: str) -> A
     values = _numbers(message.values, dtype, where)
     starts = _numbers(message.crow_indices, np.int64, where)
     columns = _numbers(message.col_indices, np.int64, where)
+    return dense_of_csr(values, starts, columns, shape, where)
+
+
+def dense_of_csr(
+    values: Array,
+    starts: Array,
+    columns: Array,
+    shape: tuple[int, ...],
+    where: str,
+    *,
+    absent: int = 0,
+) -> Array:
+    """Return the dense form of a sparse matrix in CSR format; raises DataError."""
     is_consistent = (
         len(shape) == 2
         and len(starts) == shape[0] + 1
@@ -128,7 +142,7 @@ def _from_csr(message: Any, shape: tuple[int, ...], dtype: Any, where: str) -> A
             f"{where} would have {shape[0]} x {shape[1]} numbers, which is more than this server "
             f"accepts ({MAX_NUMBERS:.0e})"
         )
-    dense = np.zeros(shape, dtype)
+    dense = np.full(shape, absent, values.dtype)
     dense[np.repeat(np.arange(shape[0]), np.diff(starts)), columns] = values
     return dense
 
@@ -166,25 +180,37 @@ def loss_output_message(output: LossOutput) -> bytes:
 def sample_response(
     drawn: Sequence[Sampled],
     logprobs: Floats | None = None,
-    top: tuple[Tokens, Floats] | None = None,
+    top: TopTokens | None = None,
+    sampled_top: Sequence[TopTokens] = (),
+    targets: Any = None,
 ) -> bytes:
-    """Return a serialised SampleResponse; `logprobs` (T,) and `top` (T, k) belong to the prompt."""
+    """Return a serialised SampleResponse.
+
+    `logprobs` (T,), `top` (T, k) and the tensor `targets` belong to the prompt, `sampled_top` to
+    the completions.
+    """
     message = pb.SampleResponse(sequences=_sequences(drawn))
+    for sequence, of_sequence in zip(message.sequences, sampled_top, strict=False):
+        sequence.topk_sampled_logprobs.CopyFrom(_top_message(of_sequence))
+    if targets is not None:
+        message.target_prompt_logprobs.CopyFrom(targets)
     if logprobs is not None:
         message.prompt_logprobs = np.asarray(logprobs, np.float32).tobytes()
     if top is not None:
-        ids, nats = top
-        absent = np.isnan(nats)
-        message.topk_prompt_logprobs.CopyFrom(
-            pb.TopkLogprobs(
-                token_ids=np.where(absent, ABSENT_ID, ids).astype(np.int32).tobytes(),
-                logprobs=np.where(absent, ABSENT_LOGPROB, nats).astype(np.float32).tobytes(),
-                length=ids.shape[0],
-                k=ids.shape[1],
-            )
-        )
+        message.topk_prompt_logprobs.CopyFrom(_top_message(top))
     body: bytes = message.SerializeToString()
     return body
+
+
+def _top_message(top: TopTokens) -> Any:
+    ids, nats = top
+    absent = np.isnan(nats)
+    return pb.TopkLogprobs(
+        token_ids=np.where(absent, ABSENT_ID, ids).astype(np.int32).tobytes(),
+        logprobs=np.where(absent, ABSENT_LOGPROB, nats).astype(np.float32).tobytes(),
+        length=ids.shape[0],
+        k=ids.shape[1],
+    )
 
 
 def _sequences(drawn: Sequence[Sampled]) -> Iterator[Any]:

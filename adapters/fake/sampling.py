@@ -11,7 +11,7 @@ import numpy as np
 
 from adapters.fake.bigram import Bigram, Table, log_softmax
 from adapters.fake.tokenizer import CONTEXT, END, VOCABULARY, ByteTokenizer
-from kitchen.backend.sampling_checks import prompt_error, sampling_error
+from kitchen.backend.sampling_checks import prompt_error, sampling_error, targets_error
 from kitchen.errors import ConfigError
 from kitchen.ports.future import Done, Failed, Future
 from kitchen.types import Floats, Sampled, Tokens
@@ -46,6 +46,17 @@ class FakeSampler:
         ids = np.vstack([np.full((1, k), -1), best])
         values = np.vstack([np.full((1, k), np.nan), np.take_along_axis(rows, best, axis=1)])
         return Done((ids, values.astype("f4")))
+
+    def target_logprobs(self, tokens: Tokens, targets: Tokens) -> Future[Floats]:
+        """Score other tokens than those of the sequence: row i of (T - 1, K) is at position i + 1.
+
+        Cells of -1 get NaN.
+        """
+        problem = prompt_error(tokens, vocabulary=VOCABULARY, context=CONTEXT)
+        if problem := problem or targets_error(tokens, targets, vocabulary=VOCABULARY):
+            return Failed(problem)
+        logprobs = self.model.logprobs[np.asarray(tokens)[:-1, None], np.maximum(targets, 0)]
+        return Done(np.where(np.asarray(targets) < 0, np.nan, logprobs).astype(np.float32))
 
     def sample(
         self,

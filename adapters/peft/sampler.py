@@ -88,6 +88,13 @@ class PeftSampler:
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
         return self._submit(ScoringRequest(np.array(tokens), k))
 
+    def target_logprobs(self, tokens: Tokens, targets: Tokens) -> Future[Floats]:
+        """Score other tokens than those of the sequence: row i of (T - 1, K) is at position i + 1.
+
+        Cells of -1 get NaN.
+        """
+        return self._submit(ScoringRequest(np.array(tokens), targets=np.array(targets)))
+
     def sample(
         self,
         prompt: Tokens,

@@ -15,7 +15,8 @@ from adapters.server.futures import Gone, Result
 from adapters.server.records import SamplerRecord, check_number
 from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler
 from adapters.server.sessions import Sessions, snapshot_name
-from adapters.tinker_protobuf import MAX_NUMBERS, sample_response
+from adapters.server.target_tokens import TargetTokens, parse_targets
+from adapters.tinker_protobuf import MAX_NUMBERS, TopTokens, sample_response
 from kitchen.errors import BackendError, ConfigError, DataError
 from kitchen.ports.future import Done, Future, arrival
 from kitchen.ports.sampling import Sampler
@@ -24,8 +25,6 @@ from kitchen.types import Array, Sampled, Tokens
 # tokens of a completion without a limit, from a model whose context length is unknown
 DEFAULT_MAX_TOKENS = 2048
 MAX_SAMPLES = 4096  # completions of one request
-# options that no training client has
-UNSUPPORTED = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")
 TOKEN_BYTES = 36  # of a token id in memory, as a Python int, while its request waits
 
 
@@ -123,40 +122,66 @@ class SamplingApi:
 
 def _send(sampler: Sampler, request: types.SampleRequest, context: int | None) -> Awaitable[bytes]:
     """Submit completions, prompt scores and top tokens at once, and gather the results."""
-    for name in UNSUPPORTED:
-        if getattr(request, name):
-            raise BackendError(f"{name} is not supported by this server; leave it out")
+    if request.prompt_alt_tokens_k:
+        raise BackendError("prompt_alt_tokens_k is not supported by this server; leave it out")
     prompt = _tokens(request.prompt)
-    top_k = request.topk_prompt_logprobs or 0
-    if len(prompt) * top_k > MAX_NUMBERS:
-        raise DataError(
-            f"topk_prompt_logprobs={top_k} of {len(prompt)} tokens is more than the "
-            f"{MAX_NUMBERS:.0e} numbers that this server returns"
-        )
-    drawn = _draw(sampler, request, prompt, context)
-    logprobs: Future[Any] = Done(None)
+    room = (context or len(prompt) + DEFAULT_MAX_TOKENS) - len(prompt)
+    max_tokens = request.sampling_params.max_tokens
+    max_tokens = max_tokens if max_tokens is not None else max(room, 1)
+    _check_top(request, len(prompt), min(max_tokens, room))
+    targets = parse_targets(request.target_prompt_logprobs, len(prompt))
+    # a prompt that fills the context can be scored, but not continued
+    is_full = room <= 0 and bool(
+        request.prompt_logprobs or request.topk_prompt_logprobs or targets is not None
+    )
+    empty = Sampled(prompt[:0], np.empty(0, np.float32), "length")
+    submitted: list[Future[Any]] = [Done([empty] * request.num_samples), *[Done(None)] * 3]
+    if not is_full:
+        submitted[0] = _draw(sampler, request, prompt, max_tokens)
     if request.prompt_logprobs:
-        logprobs = sampler.logprobs(prompt)
-    top: Future[Any] = Done(None)
-    if top_k:
-        top = sampler.top_logprobs(prompt, top_k)
-    return _gather(drawn, logprobs, top, request.prompt_logprobs_last_n)
+        submitted[1] = sampler.logprobs(prompt)
+    if request.topk_prompt_logprobs:
+        submitted[2] = sampler.top_logprobs(prompt, request.topk_prompt_logprobs)
+    if targets is not None:
+        submitted[3] = _score_targets(sampler, prompt, targets.ids)
+    return _gather(sampler, request, prompt, submitted, targets)
+
+
+def _check_top(request: types.SampleRequest, prompt_length: int, max_tokens: int) -> None:
+    """Raise DataError for more top tokens than a result may have."""
+    lengths = {
+        "topk_prompt_logprobs": prompt_length,
+        "topk_sample_logprobs": (prompt_length + max(max_tokens, 0)) * request.num_samples,
+    }
+    for name, length in lengths.items():
+        if length * (getattr(request, name) or 0) > MAX_NUMBERS:
+            raise DataError(
+                f"{name}={getattr(request, name)} of {length} tokens is more than the "
+                f"{MAX_NUMBERS:.0e} numbers that this server computes; ask for fewer, or lower "
+                "max_tokens or num_samples"
+            )
+
+
+def _score_targets(sampler: Sampler, prompt: Tokens, ids: Array) -> Future[Any]:
+    """Score other tokens at each position of the prompt, where the sampler can."""
+    score = getattr(sampler, "target_logprobs", None)
+    if score is None:
+        raise BackendError(
+            "target_prompt_logprobs is not supported by the training adapter of this server; use "
+            "prompt_logprobs or topk_prompt_logprobs"
+        )
+    scored: Future[Any] = score(prompt, ids)
+    return scored
 
 
 def _draw(
-    sampler: Sampler, request: types.SampleRequest, prompt: Tokens, context: int | None
+    sampler: Sampler, request: types.SampleRequest, prompt: Tokens, max_tokens: int
 ) -> Future[Sequence[Sampled]]:
-    """Submit the completions; a prompt that fills the context can be scored, but not continued."""
-    is_scored = bool(request.prompt_logprobs or request.topk_prompt_logprobs)
-    room = (context or len(prompt) + DEFAULT_MAX_TOKENS) - len(prompt)
-    if room <= 0 and is_scored:
-        empty = Sampled(prompt[:0], np.empty(0, np.float32), "length")
-        return Done([empty] * request.num_samples)
     params = request.sampling_params
     return sampler.sample(
         prompt,
         count=request.num_samples,
-        max_tokens=params.max_tokens if params.max_tokens is not None else max(room, 1),
+        max_tokens=max_tokens,
         temperature=params.temperature,
         top_p=params.top_p,
         top_k=0 if params.top_k == -1 else params.top_k,
@@ -166,20 +191,43 @@ def _draw(
 
 
 async def _gather(
-    drawn: Future[Sequence[Sampled]],
-    logprobs: Future[Any],
-    top: Future[Any],
-    last_n: int | None,
+    sampler: Sampler,
+    request: types.SampleRequest,
+    prompt: Tokens,
+    submitted: Sequence[Future[Any]],
+    targets: TargetTokens | None,
 ) -> bytes:
-    samples, prompt_logprobs, prompt_top = await asyncio.gather(
-        arrival(drawn), arrival(logprobs), arrival(top)
-    )
+    """Wait for completions and scores of the prompt; then score the completions if asked to."""
+    results = await asyncio.gather(*map(arrival, submitted))
+    samples, prompt_logprobs, prompt_top, of_targets = results
+    last_n = request.prompt_logprobs_last_n
     if last_n is not None and prompt_logprobs is not None:
         prompt_logprobs = _only_last(prompt_logprobs, last_n)
     if last_n is not None and prompt_top is not None:
         ids, nats = prompt_top
         prompt_top = (ids, _only_last(nats, last_n))
-    return sample_response(samples, prompt_logprobs, prompt_top)
+    return sample_response(
+        samples,
+        prompt_logprobs,
+        prompt_top,
+        await _sampled_top(sampler, prompt, samples, request.topk_sample_logprobs),
+        None if targets is None else targets.message(of_targets),
+    )
+
+
+async def _sampled_top(
+    sampler: Sampler, prompt: Tokens, samples: Sequence[Sampled], k: int | None
+) -> Sequence[TopTokens]:
+    """Return the likeliest tokens at each position of each completion.
+
+    The sampler scores prompt and completion once more, as one sequence.
+    """
+    if not k:
+        return []
+    whole = [np.concatenate([prompt, sample.tokens]) for sample in samples]
+    scored = [sampler.top_logprobs(tokens, k) for tokens in whole]
+    tops = await asyncio.gather(*map(arrival, scored))
+    return [(ids[len(prompt) :], nats[len(prompt) :]) for ids, nats in tops]
 
 
 def _only_last(nats: Array, last_n: int) -> Array:

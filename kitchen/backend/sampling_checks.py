@@ -33,6 +33,22 @@ def prompt_error(tokens: Tokens, *, vocabulary: int, context: int) -> DataError 
     return None
 
 
+def targets_error(tokens: Tokens, targets: Tokens | None, *, vocabulary: int) -> DataError | None:
+    """Return the error for ids to score at the positions of a sequence after the first, or None."""
+    if targets is None:
+        return None
+    ids = np.asarray(targets)
+    if ids.ndim != 2 or len(ids) != len(tokens) - 1 or not np.issubdtype(ids.dtype, np.integer):
+        return DataError(
+            f"the ids to score have shape {ids.shape} and dtype {ids.dtype}, not "
+            f"({len(tokens) - 1}, K) integers"
+        )
+    if ids.size and (ids.min() < -1 or ids.max() >= vocabulary):
+        bad = ids[(ids < -1) | (ids >= vocabulary)][0]
+        return DataError(f"token {bad} is to be scored, outside the vocabulary of {vocabulary}")
+    return None
+
+
 def sampling_error(
     *,
     count: int,

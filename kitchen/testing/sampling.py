@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kitchen.errors import DataError
 from kitchen.ports.sampling import Sampler
 from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.subject import TrainingSubject
@@ -99,6 +100,23 @@ class SamplingLaws(TrainingSubject):
         np.testing.assert_allclose(values[1:], -np.sort(-table, axis=1)[:, :3], atol=self.agreement)
         expected = np.take_along_axis(table, ids[1:], axis=1)
         np.testing.assert_allclose(values[1:], expected, atol=self.agreement)
+
+    def test_other_tokens_are_scored_at_each_position(
+        self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens
+    ) -> None:
+        """A sampler may have target_logprobs(tokens, targets) beyond the port."""
+        score = getattr(sampler, "target_logprobs", None)
+        if score is None:
+            pytest.skip(f"{type(sampler).__name__} does not score other tokens")
+        table = self.table(training, session, sampler, prompt)
+        targets = np.random.default_rng(3).integers(-1, table.shape[1], (len(prompt) - 1, 3))
+        targets[0] = [-1, 0, table.shape[1] - 1]
+        expected = np.take_along_axis(table, np.maximum(targets, 0), axis=1)
+        expected[targets < 0] = np.nan
+        np.testing.assert_allclose(score(prompt, targets).result(), expected, atol=self.agreement)
+        for wrong in (targets[1:], targets[:, 0], np.full_like(targets, table.shape[1])):
+            with pytest.raises(DataError):
+                score(prompt, wrong).result()
 
     def test_the_same_request_gives_the_same_bits(self, sampler: Sampler, prompt: Tokens) -> None:
         first, second, other_seed = (

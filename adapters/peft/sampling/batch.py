@@ -63,12 +63,12 @@ def _rejected(request: Request, network: Network) -> bool:
 def _score(
     network: Network, requests: Sequence[ScoringRequest], machine: Machine, lanes: Lanes
 ) -> None:
-    data = [
-        Datum(request.tokens[:-1], {"target_tokens": request.tokens[1:]}) for request in requests
-    ]
+    data = [request.datum() for request in requests]
     scorable = [place for place, datum in enumerate(data) if len(datum.tokens)]
     for request in requests:
-        if len(request.tokens) == 1:
+        if len(request.tokens) == 1 and request.targets is not None:
+            resolve(request, np.empty(request.targets.shape, np.float32))
+        elif len(request.tokens) == 1:
             empty = np.empty((0, request.k) if request.k else 0, np.float32)
             _resolve_scoring(request, empty, empty.astype(np.int64) if request.k else None)
     budget = max(machine.budget // lanes.count, 1)
@@ -121,7 +121,11 @@ def _score_packed(
             _resolve_scoring(requests[index], values[positions], ids[positions])
         else:
             datum_logprobs = batch.unpack(row, logprobs, data[index]).astype(np.float32)
-            _resolve_scoring(requests[index], datum_logprobs)
+            targets = requests[index].targets
+            if targets is None:
+                _resolve_scoring(requests[index], datum_logprobs)
+            else:
+                resolve(requests[index], np.where(targets < 0, np.nan, datum_logprobs))
 
 
 def _resolve_scoring(request: ScoringRequest, logprobs: Array, ids: Array | None = None) -> None:

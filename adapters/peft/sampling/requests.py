@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from adapters.peft.runtime.worker import nested_call_error
-from kitchen.backend.sampling_checks import prompt_error, sampling_error
+from kitchen.backend.sampling_checks import prompt_error, sampling_error, targets_error
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.ports.future import Pending
-from kitchen.types import Sampled, Tokens
+from kitchen.types import Datum, Sampled, Tokens
 
 T = TypeVar("T")
 
@@ -52,10 +54,15 @@ class SamplingRequest:
 
 @dataclass(frozen=True, eq=False)
 class ScoringRequest:
-    """A request for log-probabilities of a sequence; with k, of the k likeliest tokens instead."""
+    """A request for log-probabilities of a sequence.
+
+    With `k`, of the k likeliest tokens instead; with `targets`, of those (T - 1, K) ids at the
+    positions after the first.
+    """
 
     tokens: Tokens
     k: int | None = None
+    targets: Tokens | None = None  # -1 for no token
     work: concurrent.futures.Future[Any] = field(default_factory=concurrent.futures.Future)
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
@@ -65,7 +72,14 @@ class ScoringRequest:
                 f"k is {self.k!r}, and must be a whole number from 1 to the vocabulary of "
                 f"{vocabulary}"
             )
-        return prompt_error(self.tokens, vocabulary=vocabulary, context=context)
+        error = prompt_error(self.tokens, vocabulary=vocabulary, context=context)
+        return error or targets_error(self.tokens, self.targets, vocabulary=vocabulary)
+
+    def datum(self) -> Datum:
+        """Return the tokens that are read, and those that are scored."""
+        if self.targets is None:
+            return Datum(self.tokens[:-1], {"target_tokens": self.tokens[1:]})
+        return Datum(self.tokens[:-1], {"target_tokens": np.maximum(self.targets, 0)})
 
 
 Request = SamplingRequest | ScoringRequest

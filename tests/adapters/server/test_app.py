@@ -505,7 +505,7 @@ def test_malformed_sampling_requests_are_rejected(
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"topk_sample_logprobs": 3}, "topk_sample_logprobs"),
+        ({"topk_sample_logprobs": 10**7}, "topk_sample_logprobs"),
         ({"prompt_alt_tokens_k": 2}, "prompt_alt_tokens_k"),
         ({"sampling_params": {"max_tokens": 2, "stop": []}}, "stop"),
         ({"prompt_logprobs": True, "prompt_logprobs_last_n": 9}, "last_n"),
