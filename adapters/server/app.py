@@ -21,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tinker import types
 
+from adapters.server.absent import why_absent
 from adapters.server.error_texts import error_text
 from adapters.server.futures import Gone, QueueFull
 from adapters.server.metrics import Metrics
@@ -431,7 +432,10 @@ async def _unknown(request: Request, error: Exception) -> Response:
     """Answer a request whose path or method is not in the API."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     path = request.scope["path"]
-    return _error_response(status, NotFound(f"{request.method} {path} is not served here"), path)
+    message = f"{request.method} {path} is not served here"
+    if why := why_absent(path):
+        status, message = 404, f"{message}: {why}"
+    return _error_response(status, NotFound(message), path)
 
 
 async def _ok(request: Request) -> Response:

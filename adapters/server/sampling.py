@@ -17,6 +17,7 @@ from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler
 from adapters.server.sessions import Sessions, snapshot_name
 from adapters.server.target_tokens import TargetTokens, parse_targets
 from adapters.tinker_protobuf import MAX_NUMBERS, TopTokens, sample_response
+from kitchen.backend.losses import UNPUBLISHED
 from kitchen.errors import BackendError, ConfigError, DataError
 from kitchen.ports.future import Done, Future, arrival
 from kitchen.ports.sampling import Sampler
@@ -124,6 +125,12 @@ def _send(sampler: Sampler, request: types.SampleRequest, context: int | None) -
     """Submit completions, prompt scores and top tokens at once, and gather the results."""
     if request.prompt_alt_tokens_k:
         raise BackendError("prompt_alt_tokens_k is not supported by this server; leave it out")
+    if request.record_stability_info:
+        raise BackendError(
+            "record_stability_info is not supported by this server: it is for the loss "
+            "stable_reinforce, of which no published formula was found; use "
+            f"{UNPUBLISHED['stable_reinforce']}"
+        )
     prompt = _tokens(request.prompt)
     room = (context or len(prompt) + DEFAULT_MAX_TOKENS) - len(prompt)
     max_tokens = request.sampling_params.max_tokens

@@ -37,9 +37,9 @@ LOSS = "loss "  # prefix of the capabilities that are losses
 UNLISTED_LOSSES = f"{LOSS}?"  # the server may have more losses than are listed
 # capabilities by kind of server
 SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
-    "tinker": ALL_CAPABILITIES | {"loss gspo", "loss stable_reinforce", UNLISTED_LOSSES},
+    "tinker": ALL_CAPABILITIES | {"loss stable_reinforce", UNLISTED_LOSSES},
     "kitchen": ALL_CAPABILITIES,
-    "skyrl": NAMED_LOSSES - {"loss dro"} | {"loss dppo", "custom loss", "export"},
+    "skyrl": NAMED_LOSSES - {"loss dro", "loss gspo"} | {"loss dppo", "custom loss", "export"},
 }
 MIN_EXPIRY = 3600  # seconds; servers accept no shorter time to live
 ONLINE_TIMEOUT = 3.0  # seconds that a server has to list its models

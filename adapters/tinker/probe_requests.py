@@ -345,7 +345,7 @@ def _datum(loss: str, weight: float = 1.0) -> Datum:
     """Return a datum with the inputs of a loss."""
     count = len(TOKENS) - 1
     inputs = LOSSES[loss].inputs if loss in LOSSES else ("logprobs", "advantages")
-    values = {"weights": weight, "logprobs": -1.0, "advantages": 1.0}
+    values = {"weights": weight, "logprobs": -1.0, "advantages": 1.0, "sequence_ratio_mask": 1.0}
     arrays = {name: np.full(count, values[name], np.float32) for name in inputs}
     return Datum(TOKENS[:-1], {"target_tokens": TOKENS[1:], **arrays})
 

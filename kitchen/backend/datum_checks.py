@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kitchen.backend.losses import Options, find_loss
+from kitchen.backend.losses import Options, find_loss, options_of
 from kitchen.errors import DataError, did_you_mean
 from kitchen.types import Datum, Loss
 
@@ -40,6 +40,8 @@ def check_data(
             raise DataError(f"{where}: {_not_a_datum(datum)}")
         _check_tokens(datum, where, vocabulary, context)
         _check_fields(datum, loss, where)
+        if isinstance(loss, str):
+            _check_options(datum, loss, options, where)
 
 
 def _not_a_datum(value: Any) -> str:
@@ -83,10 +85,12 @@ def _check_tokens(datum: Datum, where: str, vocabulary: int, context: int) -> No
 def _check_fields(datum: Datum, loss: str | Loss, where: str) -> None:
     """Check the loss inputs; a custom loss may read any field."""
     if isinstance(loss, str):
-        allowed = {"target_tokens", *find_loss(loss)[0].inputs}
+        named = find_loss(loss)[0]
+        required = {"target_tokens", *named.inputs}
+        allowed = required | set(named.per_token)
     else:
-        allowed = set(datum.loss_inputs)
-    for field in sorted(allowed - set(datum.loss_inputs)):
+        required, allowed = set(), set(datum.loss_inputs)
+    for field in sorted(required - set(datum.loss_inputs)):
         raise DataError(f"{where}: the field {field!r} is missing, which the loss {loss!r} reads")
     for field, values in datum.loss_inputs.items():
         if field not in allowed:
@@ -95,6 +99,17 @@ def _check_fields(datum: Datum, loss: str | Loss, where: str) -> None:
                 f"{did_you_mean(field, allowed)}"
             )
         _check_field(datum, field, values, where, same_shape=isinstance(loss, str))
+
+
+def _check_options(datum: Datum, loss: str, options: Options | None, where: str) -> None:
+    """Check what the loss demands of its inputs, and options that the datum gives by token."""
+    named, complete = find_loss(loss, options)
+    is_given = any(name in datum.loss_inputs for name in named.per_token)
+    problem = named.check_inputs(datum.loss_inputs)
+    if not problem and is_given:
+        problem = named.check(options_of(named, complete, datum))
+    if problem:
+        raise DataError(f"{where}: {problem}")
 
 
 def _check_field(datum: Datum, field: str, values: Any, where: str, *, same_shape: bool) -> None:

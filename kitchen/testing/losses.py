@@ -10,12 +10,13 @@ import pytest
 from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.closed_forms import CLOSED_FORMS, closed_form
 from kitchen.testing.subject import Open, TrainingSubject
-from kitchen.types import Datum
+from kitchen.types import Array, Datum
 
 CASES = [
     *((loss, {}) for loss in CLOSED_FORMS),
     ("ppo", {"clip_low_threshold": 0.95, "clip_high_threshold": 1.05}),
     ("cispo", {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}),
+    ("gspo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}),
     ("dro", {"beta": 0.5}),
 ]
 each_loss = pytest.mark.parametrize(
@@ -35,16 +36,15 @@ class LossLaws(TrainingSubject):
         for datum, lp in zip(data, session.forward(data).result().logprobs, strict=True):
             advantages = rng.choice([-1.0, 0.0, 0.5, 2.0], len(lp))
             sampled = lp + rng.uniform(-0.5, 0.5, len(lp))
-            datums.append(
-                Datum(
-                    datum.tokens,
-                    {
-                        "target_tokens": datum.targets,
-                        "logprobs": sampled.astype(np.float32),
-                        "advantages": advantages.astype(np.float32),
-                    },
-                )
-            )
+            inputs: dict[str, Array] = {
+                "target_tokens": datum.targets,
+                "logprobs": sampled.astype(np.float32),
+                "advantages": advantages.astype(np.float32),
+            }
+            if loss == "gspo":
+                inputs["sequence_ratio_mask"] = (rng.random(len(lp)) < 0.7).astype(np.float32)
+                inputs["sequence_ratio_mask"][0] = 1.0
+            datums.append(Datum(datum.tokens, inputs))
         return datums
 
     def skip_unless_offered(self, client: TrainingClient, loss: str) -> None:

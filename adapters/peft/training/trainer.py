@@ -30,7 +30,14 @@ from adapters.peft.training.forward_backward import Logprobs, MicroBatchPass, Mi
 from adapters.peft.training.logprob_grads import NamedLossGrads, PrecomputedGrads, combine_metrics
 from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data
-from kitchen.backend.losses import Options, named_loss_grads, scored_positions
+from kitchen.backend.losses import (
+    Options,
+    check_finite,
+    find_loss,
+    named_loss_grads,
+    scored_positions,
+    value_and_logprob_grads,
+)
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, OptimStepResult
 
@@ -132,9 +139,35 @@ class Trainer:
     def _named_loss(
         self, data: Sequence[Datum], masks: Sequence[Array], loss: str, options: Options | None
     ) -> tuple[list[Logprobs], Metrics]:
+        if find_loss(loss)[0].per_sequence:
+            return self._sequence_loss(data, masks, loss, options)
+
         def work(batch_pass: MicroBatchPass) -> tuple[Logprobs, float]:
             grads = NamedLossGrads(data, batch_pass.batch, loss, options)
             return batch_pass.forward_backward(grads), grads.total
+
+        results = self._runner.run(data, masks, work, call=self.calls)
+        logprobs = [batch_logprobs for batch_logprobs, _ in results]
+        return logprobs, {"loss:sum": sum(total for _, total in results)}
+
+    def _sequence_loss(
+        self, data: Sequence[Datum], masks: Sequence[Array], loss: str, options: Options | None
+    ) -> tuple[list[Logprobs], Metrics]:
+        """Compute a named loss that couples the tokens of a datum, once all of them are scored."""
+
+        def work(batch_pass: MicroBatchPass) -> tuple[Logprobs, float]:
+            totals: list[float] = []
+
+            def loss_fn(logprobs: Logprobs) -> LogprobGradFn:
+                grads = {}
+                for index in batch_pass.batch.indices:
+                    pair = value_and_logprob_grads(loss, options, data[index], logprobs[index])
+                    check_finite(index, len(data), *pair)
+                    totals.append(float(pair[0].sum()))
+                    grads[index] = pair[1]
+                return PrecomputedGrads(grads, batch_pass.batch)
+
+            return batch_pass.forward_backward(loss_fn=loss_fn), sum(totals)
 
         results = self._runner.run(data, masks, work, call=self.calls)
         logprobs = [batch_logprobs for batch_logprobs, _ in results]

@@ -63,7 +63,7 @@ BAD: dict[str, tuple[Callable[[], types.Datum], str, str]] = {
     "short weights": (lambda: datum(weights=floats(1, 1)), "cross_entropy", "weights"),
     "image": (lambda: with_image(datum()), "cross_entropy", "image"),
     "unknown id": (lambda: datum(tokens=[1, 2, 100_000]), "cross_entropy", "vocabulary"),
-    "unknown loss": (datum, "gspo", "gspo"),
+    "unknown loss": (datum, "stable_reinforce", "ppo, cispo or gspo"),
     "too long": (
         lambda: types.Datum(
             model_input=types.ModelInput.from_ints([1] * 10_000),

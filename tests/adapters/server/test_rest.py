@@ -127,6 +127,22 @@ def assert_names_both(message: str, path: str) -> None:
     assert path in message
 
 
+@pytest.mark.parametrize(
+    "path, words",
+    [
+        ("copy_weights", "copies of weights; create a model"),
+        ("sessions/search", "list them with GET /api/v1/sessions"),
+        ("create_custom_loss", "forward_backward_custom"),
+        ("billing/usage/events", "bills"),
+    ],
+)
+def test_absent_endpoints_say_what_is_missing(client: Client, path: str, words: str) -> None:
+    answer = client.post(path, {})
+    assert answer.status_code == 404
+    assert f"POST /api/v1/{path} is not served here" in answer.json()["detail"]
+    assert words in answer.json()["detail"]
+
+
 def test_publishing_sets_a_flag_that_survives_a_restart(client: Client) -> None:
     model = client.model(client.session())
     client.save(model, 1, "kept")

@@ -97,7 +97,7 @@ def test_check_online_probes_the_server(tmp_path: Path, monkeypatch: pytest.Monk
     assert "as probed on " in check(0, url=served.url)
     [report] = recorded["probes"]
     assert report["address"] == served.url
-    assert report["lacking"] == ["loss gspo", "loss stable_reinforce", "top_logprobs"]
+    assert report["lacking"] == ["loss stable_reinforce", "top_logprobs"]
 
 
 def test_unlisted_losses_depend_on_the_kind_of_server() -> None:

@@ -125,7 +125,7 @@ def test_capabilities_come_from_the_newest_probe() -> None:
     assert client.capabilities.isdisjoint(lacking)
     assert {"loss dro", "custom loss", "lora_targets"} <= client.capabilities
     assert report.when in client.capabilities_source()
-    has = "cross_entropy, dro, importance_sampling"
+    has = "cross_entropy, dro, gspo, importance_sampling"
     assert f"needs 'loss ppo', which {server.url} lacks; it has {has}" in problems
 
 

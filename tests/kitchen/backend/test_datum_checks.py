@@ -39,6 +39,27 @@ def test_good_data_pass() -> None:
     check(policy, loss="ppo", options={"clip_low_threshold": 1})
 
 
+def test_thresholds_by_token_are_checked() -> None:
+    policy = {"weights": None, "logprobs": -np.ones(3), "advantages": np.ones(3)}
+    low, high = np.array([0.8, 0.5, 0.0]), np.array([1.2, 9.0, 4.0])
+    check(spoilt(**policy, clip_low_threshold=low, clip_high_threshold=high), loss="cispo")
+    check(spoilt(**policy, clip_low_threshold=low), loss="ppo")
+    high[1] = 0.4
+    with pytest.raises(DataError, match=r"datum 0 of 1: .*high_threshold=0.4 at position 1"):
+        check(spoilt(**policy, clip_low_threshold=low, clip_high_threshold=high), loss="ppo")
+    with pytest.raises(DataError, match=r"'clip_low_threshold' has shape \(2,\)"):
+        check(spoilt(**policy, clip_low_threshold=low[:2]), loss="ppo")
+    with pytest.raises(DataError, match="reads no field 'clip_low_threshold'"):
+        check(spoilt(**policy, clip_low_threshold=low), loss="importance_sampling")
+
+
+def test_the_sequence_of_gspo_is_not_empty() -> None:
+    policy = {"weights": None, "logprobs": -np.ones(3), "sequence_ratio_mask": np.zeros(3)}
+    check(spoilt(**policy, advantages=np.zeros(3)), loss="gspo")
+    with pytest.raises(DataError, match="sequence_ratio_mask marks no token"):
+        check(spoilt(**policy, advantages=np.ones(3)), loss="gspo")
+
+
 def own(*_: object) -> tuple[float, list[Any], dict[str, float]]:
     return 0.0, [], {}
 

@@ -26,6 +26,7 @@ OPTIONS: Mapping[str, Mapping[str, float]] = {
     "importance_sampling": {},
     "ppo": {"clip_low_threshold": 0.7, "clip_high_threshold": 1.1},
     "cispo": {"clip_low_threshold": 0.5, "clip_high_threshold": 1.5},
+    "gspo": {"clip_low_threshold": 0.7, "clip_high_threshold": 1.1},
     "dro": {"beta": 0.3},
 }
 nats = st.floats(-6.0, -1e-3)
@@ -38,6 +39,8 @@ def datum_for(loss: str, sampled: Array, signal: Array) -> Datum:
         inputs = {"weights": signal}
     else:
         inputs = {"logprobs": sampled, "advantages": signal}
+    if loss == "gspo":
+        inputs["sequence_ratio_mask"] = np.arange(len(signal)) % 3 < 2  # not every token
     ids = np.zeros(len(signal), np.int64)
     return Datum(ids, {"target_tokens": ids, **inputs})
 
@@ -114,9 +117,52 @@ def test_numbers_worked_out_by_hand() -> None:
     )
 
 
+@pytest.mark.parametrize("loss", ["ppo", "cispo", "gspo"])
+@given(tokens=st.lists(st.tuples(nats, nats, signed), min_size=3, max_size=3))
+def test_thresholds_by_token_replace_the_options(
+    loss: str, tokens: list[tuple[float, float, float]]
+) -> None:
+    lp, sampled, signal = np.array(tokens).T
+    plain = datum_for(loss, sampled, signal)
+    by_token = {
+        "clip_low_threshold": np.array([0.0, 0.7, 0.9], np.float32),
+        "clip_high_threshold": np.array([1.05, 1.1, 3.0], np.float32),
+    }
+    for given_names in (list(by_token), ["clip_high_threshold"]):
+        thresholds = {name: by_token[name] for name in given_names}
+        datum = Datum(plain.tokens, {**plain.loss_inputs, **thresholds})
+        actual = value_and_logprob_grads(loss, OPTIONS[loss], datum, lp)
+        expected = closed_form(loss, lp, datum.loss_inputs, **OPTIONS[loss])
+        np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_gspo_has_the_ratio_of_the_sequence() -> None:
+    """Ratios 2, 8 and 100, the last outside the mask: the sequence has the ratio 4."""
+    sampled = np.log([0.1, 0.1, 0.001])
+    lp = sampled + np.log([2.0, 8.0, 100.0])
+    plain = datum_for("gspo", sampled, np.array([1.0, -1.0, 0.5]))
+    wide = {"clip_high_threshold": 5.0}
+    both = value_and_logprob_grads("gspo", wide, plain, lp)
+    np.testing.assert_allclose(both, [[-4.0, 4.0, -2.0], [-4.0, 4.0, -2.0]])
+    # by default the ratio is clipped to 1.0004 wherever that lowers the objective
+    clipped = value_and_logprob_grads("gspo", {}, plain, lp)
+    np.testing.assert_allclose(clipped, [[-1.0004, 4.0, -0.5002], [0.0, 4.0, 0.0]])
+
+
+def test_gspo_reads_tokens_without_an_advantage() -> None:
+    sampled, advantages = np.log([0.5, 0.5]), np.array([0.0, 1.0])
+    datum = datum_for("gspo", np.where([True, False], 0.0, sampled), advantages)
+    assert scored_positions("gspo", datum).tolist() == [True, True]
+    value, grads = value_and_logprob_grads("gspo", {"clip_high_threshold": 9.0}, datum, sampled)
+    np.testing.assert_allclose(value, [0.0, -np.exp(sampled[0] / 2)])
+    np.testing.assert_allclose(grads, value)
+
+
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES if LOSSES[loss].mask_input])
 def test_masked_tokens_are_exactly_zero(loss: str) -> None:
     datum = datum_for(loss, np.array([-1e4, -1.0, -1e4]), np.array([0.0, 1.0, 0.0]))
+    if loss == "gspo":  # the sequence's ratio may not include them
+        datum.loss_inputs["sequence_ratio_mask"][:] = [False, True, False]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         value, grads = value_and_logprob_grads(loss, {}, datum, np.array([-np.inf, -2.0, np.nan]))
@@ -167,6 +213,8 @@ def test_a_sampled_token_is_scored_whatever_its_advantage() -> None:
 def test_unknown_names_are_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"'cross_entrpy'.*'cross_entropy'"):
         find_loss("cross_entrpy")
+    with pytest.raises(ConfigError, match=r"formula of it was found; use .*gspo"):
+        find_loss("stable_reinforce")
     with pytest.raises(ConfigError, match=r"'clip_low'.*'clip_low_threshold'"):
         find_loss("ppo", {"clip_low": 0.9})
 

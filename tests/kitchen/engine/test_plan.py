@@ -268,8 +268,8 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
         ((for_each(Items())(when(Ask())(Look())),), "does not return bool"),
         ((for_each(Ask())(Look()),), "does not return Iterable"),
         (
-            (ForwardBackward("gspo").using({TrainingSession: Critic}),),
-            "needs 'loss gspo', which FakeTraining lacks",
+            (ForwardBackward("stable_reinforce").using({TrainingSession: Critic}),),
+            "needs 'loss stable_reinforce', which FakeTraining lacks",
         ),
         (
             (for_each(Items(), save=1)(OptimStep(lambda done, width: 1.0)),),
