@@ -58,6 +58,7 @@ class FakeTraining:
         {
             *(f"loss {name}" for name in LOSSES),
             "custom loss",
+            "prompt_logprobs",
             "top_logprobs",
             "export",
             "export merged",

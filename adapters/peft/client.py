@@ -39,6 +39,7 @@ class PeftTraining:
             "lora_alpha",
             "lora_dropout",
             "lora_targets",
+            "prompt_logprobs",
             "top_logprobs",
             "export",
             "export merged",

@@ -17,29 +17,37 @@ from adapters.folders import hidden_size, is_adapter
 from adapters.tinker.checkpoint_index import CheckpointIndex
 from adapters.tinker.http_client import models
 from adapters.tinker.probe_store import store_report, stored_report
+from adapters.tinker.server_status import server_status
 from adapters.tinker.service import Service
 from adapters.tinker.skyrl.gateway import SkyRLGateway
 from kitchen.backend.losses import LOSSES
+from kitchen.backend.needs import needed_capabilities
 from kitchen.backend.probe_report import Finding, ProbeReport
 from kitchen.errors import BackendError, ConfigError, check_name, did_you_mean
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.ports.training import TrainingSession
-from kitchen.secrets import mask
 from kitchen.types import Checkpoint, Lora
 
 log = structlog.get_logger("kitchen.tinker")
 
 NAMED_LOSSES = frozenset(f"loss {name}" for name in LOSSES)
-ALL_CAPABILITIES = NAMED_LOSSES | {"custom loss", "top_logprobs", "export", "lora_targets"}
+ALL_CAPABILITIES = NAMED_LOSSES | {
+    "custom loss",
+    "prompt_logprobs",
+    "top_logprobs",
+    "export",
+    "lora_targets",
+}
 LOSS = "loss "  # prefix of the capabilities that are losses
 UNLISTED_LOSSES = f"{LOSS}?"  # the server may have more losses than are listed
 # capabilities by kind of server
 SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
     "tinker": ALL_CAPABILITIES | {"loss stable_reinforce", UNLISTED_LOSSES},
     "kitchen": ALL_CAPABILITIES,
-    "skyrl": NAMED_LOSSES - {"loss dro", "loss gspo"} | {"loss dppo", "custom loss", "export"},
+    "skyrl": NAMED_LOSSES - {"loss dro", "loss gspo"}
+    | {"loss dppo", "custom loss", "prompt_logprobs", "export"},
 }
 MIN_EXPIRY = 3600  # seconds; servers accept no shorter time to live
 ONLINE_TIMEOUT = 3.0  # seconds that a server has to list its models
@@ -54,6 +62,7 @@ class TinkerTraining:
     """
 
     packages = ("tinker", "jinja2", "transformers")
+    server_status = staticmethod(server_status)  # for `kitchen doctor`
 
     def __init__(
         self,
@@ -101,7 +110,7 @@ class TinkerTraining:
 
     def capabilities_source(self) -> str:
         """Return how the capabilities are known, for people."""
-        address = mask(self._service.address)
+        address = self._service.name
         if (report := self._report()) is not None:
             return f"features of {address}: as probed on {report.when}, with {report.model}"
         return (
@@ -113,7 +122,7 @@ class TinkerTraining:
         """Return the end of a sentence on a capability that is absent: which server lacks it."""
         losses = ", ".join(sorted(_losses(self.capabilities)))
         alternatives = f"; it has {losses}" if capability.startswith(LOSS) else ""
-        address = mask(self._service.address)
+        address = self._service.name
         if (report := self._report()) is None:
             return (
                 f"servers of the kind {self._server_kind!r}, such as {address}, are assumed to "
@@ -208,8 +217,10 @@ class TinkerTraining:
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Open a session without waiting; errors surface on its futures."""
+        from adapters.tinker.needed_features import NeededFeatures
         from adapters.tinker.session import TinkerSession
 
+        needed = NeededFeatures(self._service, needed_capabilities(), _losses(self.capabilities))
         return TinkerSession(
             self._service,
             self._checkpoints,
@@ -217,6 +228,7 @@ class TinkerTraining:
             lora,
             lambda: self.tokenizer(model),
             self._expire_after,
+            needed.check,
         )
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:

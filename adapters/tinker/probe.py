@@ -72,7 +72,7 @@ class Probe:
             self._service.leave()
             self._service.wait_for_closing(CLEANUP_TIMEOUT)
         seconds = time.monotonic() - started
-        return ProbeReport(mask(self._service.address), self._model, date, seconds, findings)
+        return ProbeReport(self._service.name, self._model, date, seconds, findings)
 
     def _connect(self) -> Any:
         """Return the SDK's ServiceClient, opened on a thread, so that Ctrl-C ends the wait."""
@@ -82,15 +82,17 @@ class Probe:
         try:
             return opened.result(self._timeout)
         except TimeoutError as error:
-            raise BackendError(f"{mask(self._service.address)}: {self._reason(error)}") from error
+            raise BackendError(
+                f"{self._service.name}: {reason(error, self._service.name, self._timeout)}"
+            ) from error
 
     def _open(self, requests: ProbeRequests) -> None:
         try:
             requests.training()
         except Exception as error:
             raise BackendError(
-                f"{mask(self._service.address)} opens no session that trains {self._model}: "
-                f"{self._reason(error)}"
+                f"{self._service.name} opens no session that trains {self._model}: "
+                f"{reason(error, self._service.name, self._timeout)}"
             ) from error
 
     def _find(self, requests: ProbeRequests, check: Check) -> Finding:
@@ -104,31 +106,30 @@ class Probe:
             present, detail = None, str(error)
         except Exception as error:
             requests.forget_clients()
-            present = None if _is_temporary(error) else False
+            present = None if is_temporary(error) else False
             if getattr(error, "status_code", 0) == REJECTED_KEY:
-                raise translate_error(error) from error
+                raise translate_error(error, self._service.name) from error
             if present is None:
                 check_health(self._service.address, self._service.read_key(), timeout=self._timeout)
-            detail = self._reason(error)
+            detail = reason(error, self._service.name, self._timeout)
         seconds = time.monotonic() - started
         return Finding(check.feature, present, check.needed_for, detail, seconds)
 
-    def _reason(self, error: BaseException) -> str:
-        if isinstance(error, TimeoutError):
-            return (
-                f"no answer within {self._timeout:g} s, or only errors after which the SDK tries "
-                "again"
-            )
-        if isinstance(error, tinker.APIStatusError):
-            return mask(f"status {error.status_code}: {_detail(error)}")
-        return str(translate_error(error))
+
+def reason(error: BaseException, server: str, timeout: float = 0.0) -> str:
+    """Return an error as the reason why a feature of a server is absent or not known."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout:g} s, or only errors after which the SDK tries again"
+    if isinstance(error, tinker.APIStatusError):
+        return mask(f"status {error.status_code}: {_detail(error)}")
+    return str(translate_error(error, server)).removeprefix(f"{server}: ")
 
 
 def _detail(error: tinker.APIStatusError) -> str:
     return str(error.body.get("detail", error.body) if isinstance(error.body, dict) else error)
 
 
-def _is_temporary(error: BaseException) -> bool:
+def is_temporary(error: BaseException) -> bool:
     """Return whether an error says nothing about the feature that was tried."""
     if isinstance(error, tinker.APIStatusError):
         return error.status_code >= SERVER_FAULT

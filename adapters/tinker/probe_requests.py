@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import structlog
 from tinker import types
 
+from adapters.tinker.answers import prompt_logprobs, samples, top_logprobs
 from adapters.tinker.datums import model_input, sdk_datum
 from adapters.tinker.http_client import models
 from adapters.tinker.service import Service
@@ -21,12 +23,15 @@ from kitchen.errors import BackendError
 from kitchen.types import Array, Datum
 
 log = structlog.get_logger("kitchen.tinker")
+LOSS = "loss "  # prefix of the capabilities that are losses
 TOKENS = np.arange(1, 7)  # ids that every vocabulary has
 TOP_K = 2
+MAX_TOKENS = 2
 LEARNING_RATE = 0.05  # of a step that changes log-probabilities visibly
 CHANGE = 1e-3  # nats by which such a step changes them at least
 EPS = 1e-8  # of Adam
 TINY_NORM = 1e-12  # far below EPS, so that a step along a gradient of this norm changes nothing
+HTTP_TIMEOUT = 10.0  # seconds, of a request that computes nothing
 TTL = 3600  # seconds after which checkpoints expire that the probe could not delete
 
 
@@ -47,7 +52,7 @@ class ProbeRequests:
     """The SDK's clients of a probe, and the requests that it sends through them."""
 
     def __init__(
-        self, service: Service, client: Any, model: str, rank: int, timeout: float
+        self, service: Service, client: Any, model: str, rank: int, timeout: float | None
     ) -> None:
         self._service = service
         self._client = client  # the SDK's ServiceClient
@@ -56,6 +61,7 @@ class ProbeRequests:
         self._timeout = timeout
         self._training: Any = None  # the SDK's TrainingClient
         self._sampling: Any = None  # the SDK's SamplingClient of the base model
+        self._rows: list[int] = []  # numbers of values that the server returned for a prompt
         self._saves: list[Any] = []  # futures of all checkpoints that were saved
         self._deleted = set[str]()
         self._expire = True  # whether the server takes a time to live
@@ -69,13 +75,28 @@ class ProbeRequests:
         """Return the checks in the order in which they build on each other."""
         return [
             *(
-                Check(f"loss {loss}", "training with this loss", self._loss_check(loss))
+                Check(f"{LOSS}{loss}", "training with this loss", self._loss_check(loss))
                 for loss in losses
             ),
             *self._loss_checks(),
             *self._sampling_checks(),
             *self._checkpoint_checks(),
         ]
+
+    def checks_of_needs(self, training: Any, needs: Collection[str]) -> Sequence[Check]:
+        """Return the checks of capabilities that change nothing in an SDK's TrainingClient."""
+        losses = [need.removeprefix(LOSS) for need in sorted(needs) if need.startswith(LOSS)]
+        return [
+            *(
+                Check(f"{LOSS}{loss}", "", partial(self._forward, training, loss))
+                for loss in losses
+                if loss != "cross_entropy"  # every server has it
+            ),
+            *(check for check in self._sampling_checks() if check.feature in needs),
+        ]
+
+    def _forward(self, training: Any, loss: str) -> None:
+        self._wait(training.forward([sdk_datum(_datum(loss))], loss))
 
     def _loss_checks(self) -> Sequence[Check]:
         custom = "dpo, kto and other custom losses"
@@ -96,6 +117,7 @@ class ProbeRequests:
             Check("sampling", "rollouts and evaluations", self._sample),
             Check("prompt_logprobs", likelihoods, self._prompt_logprobs),
             Check("top_logprobs", "distillation with divergence=forward", self._top_logprobs),
+            Check("first row of prompts", "nothing, as the row is empty", self._first_row),
         ]
 
     def _checkpoint_checks(self) -> Sequence[Check]:
@@ -224,7 +246,7 @@ class ProbeRequests:
     # sampling
 
     def _models(self) -> None:
-        models(self._service.address, self._service.read_key(), timeout=self._timeout)
+        models(self._service.address, self._service.read_key(), timeout=HTTP_TIMEOUT)
 
     def _sampler(self) -> Any:
         if self._sampling is None:
@@ -233,35 +255,30 @@ class ProbeRequests:
         return self._sampling
 
     def _sample_with(self, sampler: Any, **options: Any) -> Any:
-        params = types.SamplingParams(max_tokens=2, temperature=1.0, seed=1)
-        response = self._wait(sampler.sample(model_input(TOKENS), 1, params, **options))
-        if len(response.sequences) != 1:
-            raise BackendError(
-                f"the server returned {len(response.sequences)} samples instead of 1"
-            )
-        return response
+        params = types.SamplingParams(max_tokens=MAX_TOKENS, temperature=1.0, seed=1)
+        return self._wait(sampler.sample(model_input(TOKENS), 1, params, **options))
 
     def _sample(self) -> None:
-        [sequence] = self._sample_with(self._sampler()).sequences
-        if sequence.logprobs is None or len(sequence.logprobs) != len(sequence.tokens):
-            raise BackendError("the server returns samples without log-probabilities")
+        response = self._sample_with(self._sampler())
+        samples(response.sequences, 1, MAX_TOKENS, self._service.name)
 
     def _prompt_logprobs(self) -> None:
         values = self._wait(self._sampler().compute_logprobs(model_input(TOKENS)))
-        _check_count("log-probabilities", 0 if values is None else len(values))
+        prompt_logprobs(values, len(TOKENS), self._service.name)
+        self._rows.append(len(values))
 
     def _top_logprobs(self) -> None:
         response = self._sample_with(
             self._sampler(), include_prompt_logprobs=True, topk_prompt_logprobs=TOP_K
         )
-        top = response.topk_prompt_logprobs_np
-        if top is None:
-            raise BackendError("the server returns no top tokens of a prompt")
-        _check_count("rows of top tokens", len(top.token_ids))
-        if top.token_ids.shape[1] != TOP_K:
-            raise BackendError(
-                f"the server returns {top.token_ids.shape[1]} top tokens, not {TOP_K}"
-            )
+        top_logprobs(response, len(TOKENS), TOP_K, self._service.name)
+        self._rows.append(len(response.topk_prompt_logprobs_np.token_ids))
+
+    def _first_row(self) -> None:
+        if not self._rows:
+            raise NotTried("the server returns no log-probabilities of prompts")
+        if min(self._rows) < len(TOKENS):
+            raise BackendError("the values of a prompt begin with its second token")
 
     # checkpoints
 
@@ -300,7 +317,10 @@ class ProbeRequests:
         path = _path(self._state, "training state")
         if not self._reopens:
             self._training = None
-            self._wait(self.training().load_state_with_optimizer(path))
+            # load_state() does the same, and prints that it is deprecated
+            self._wait(
+                self.training()._load_state_impl(path, optimizer=True, weights_access_token=None)
+            )
 
     def _save_weights(self) -> None:
         self._weights = self._saved("save_weights_for_sampler")
@@ -329,7 +349,7 @@ class ProbeRequests:
         if self._has(path):
             raise BackendError("the server reports a checkpoint as deleted, and still has it")
 
-    def _delete_path(self, path: str, timeout: float) -> None:
+    def _delete_path(self, path: str, timeout: float | None) -> None:
         self._service.rest().delete_checkpoint_from_tinker_path(path).result(timeout)
         self._deleted.add(path)
 
@@ -365,13 +385,6 @@ def _logprobs(result: Any) -> Array:
 def _grad_norm(metrics: Mapping[str, float]) -> float | None:
     """Return the norm of the gradient, under whatever name the server reports it."""
     return next((value for name, value in metrics.items() if name.endswith("grad_norm")), None)
-
-
-def _check_count(what: str, count: int) -> None:
-    if count != len(TOKENS):
-        raise BackendError(
-            f"the server returns {count} {what} for a prompt of {len(TOKENS)} tokens"
-        )
 
 
 def _path(path: str, what: str) -> str:

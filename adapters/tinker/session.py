@@ -61,6 +61,8 @@ class TinkerSession:
         lora: Lora,
         tokenizer: Callable[[], Tokenizer],
         expire_after: int,  # seconds that the server keeps checkpoints; 0: no expiry
+        # called with the SDK's ServiceClient and TrainingClient and the model once they are open
+        check_features: Callable[[Any, Any, str], None] = lambda *_: None,
     ) -> None:
         self._service = service
         self._checkpoints = checkpoints
@@ -79,11 +81,13 @@ class TinkerSession:
         self._failure: BaseException | None = None
         self._service_client: Any = None  # the SDK's ServiceClient that opened the session
         self._client = new_future()  # the SDK's TrainingClient; a load replaces it
-        self._jobs.put(
-            lambda: self._open(
-                lambda service_client: create_model(service_client, model, lora).result()
-            )
-        )
+
+        def create(service_client: Any) -> Any:
+            created = create_model(service_client, model, lora).result()
+            check_features(service_client, created, model)
+            return created
+
+        self._jobs.put(lambda: self._open(create))
 
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer()

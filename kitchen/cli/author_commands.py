@@ -9,6 +9,7 @@ import typer
 
 from kitchen.cli.completion import ports
 from kitchen.cli.options import (
+    AskServer,
     Datasets,
     Debug,
     Json,
@@ -130,14 +131,18 @@ def copy(recipe: RecipeName, to: To = None, debug: Debug = False) -> None:
 
 
 @app.command(epilog=examples("kitchen doctor", "kitchen doctor --json"))
-def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
+def doctor(
+    runs: Runs = None, json: Json = False, debug: Debug = False, online: AskServer = False
+) -> None:
     """Show what is installed, what is missing, and how to install it.
 
-    The exit code is 4 if anything that recipes.sl_basic needs is missing.
+    The exit code is 4 if anything that recipes.sl_basic needs is missing. A Tinker server at
+    TINKER_BASE_URL is asked whether it answers, accepts the key, and which models it serves.
     """
     from kitchen.cli.commands.doctor import doctor as examine
 
-    exit_with(lambda: examine(adapter_choice(runs, None), json=json), debug=debug, json=json)
+    adapters = adapter_choice(runs, None)
+    exit_with(lambda: examine(adapters, json=json, online=online), debug=debug, json=json)
 
 
 @app.command(

@@ -162,6 +162,14 @@ Online = Annotated[
         "and try each feature of a server that trains.",
     ),
 ]
+AskServer = Annotated[
+    bool,
+    typer.Option(
+        "--online",
+        help="Ask the hosted Tinker service, too, if TINKER_API_KEY is set. A server at "
+        "TINKER_BASE_URL is always asked.",
+    ),
+]
 Price = Annotated[
     float | None,
     typer.Option(

@@ -8,9 +8,11 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from kitchen.backend.logs import copy_log_to, ensure_configured
+from kitchen.backend.needs import needing
 from kitchen.backend.observed_ports import ObservedPorts
 from kitchen.backend.work import listening_to_work
 from kitchen.config.adapters import Kitchen
+from kitchen.config.needs import required_capabilities
 from kitchen.config.order import Order
 from kitchen.engine.observers import Observer, ObserverGroup
 from kitchen.engine.plan import Plan, PlanError
@@ -19,6 +21,7 @@ from kitchen.engine.scope import Scope
 from kitchen.engine.stop import StopSignal, refuse_running_loop
 from kitchen.errors import ConfigError, ResumeError, describe_error
 from kitchen.ports.blobs import BlobStore
+from kitchen.ports.training import TrainingClient
 from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
 from kitchen.runs.record import RunRecord
@@ -66,7 +69,8 @@ def execute(
         tracked = Trackers(kitchen.blobs, run, order, trackers, record.trackers_ended)
         group = ObserverGroup((tracked, record, requests, *observers))  # record how trackers ended
         listeners = [each.work_reported for each in observers if isinstance(each, WorkObserver)]
-        with copy_log_to(record.log), listening_to_work(*listeners):
+        needs = required_capabilities(plan.step, TrainingClient)
+        with copy_log_to(record.log), listening_to_work(*listeners), needing(needs):
             return _run_recorded(plan, recipe, kitchen, run, group, requests, stop_signal)
 
 

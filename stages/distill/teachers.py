@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain
@@ -13,14 +13,14 @@ from kitchen.artifacts.weights import find_weights
 from kitchen.backend.work import gather_counted
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
-from kitchen.stage import Stage
+from kitchen.stage import Need, Stage
 from kitchen.types import Array, Facts, Metrics, Tokens
 from stages.chat.conversations import Conversation, with_system_prompt
 from stages.chat.prompts import check_system_prompt, whole_prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.data.dataset import DEFAULT_DATASET
-from stages.evaluate.reference import open_reference, weights_facts
+from stages.evaluate.reference import PROMPT_LOGPROBS, open_reference, weights_facts
 from stages.rl.policy_gradient import RolloutLogprobs, reference_kl
 from stages.rl.rollouts import Episode, Rollouts
 from stages.tasks.tasks import TaskBatch, prompt_of_task
@@ -118,6 +118,9 @@ class ComputeTeacherLogprobs(Stage):
         logprobs = await gather_counted(requests, "sequences")
         aligned = [answer.aligned(lp) for answer, lp in zip(inputs, logprobs, strict=True)]
         return reference_kl(rollouts, aligned, "teacher")
+
+    def needs(self) -> Iterable[Need]:
+        return [PROMPT_LOGPROBS]
 
 
 def check_chat(rendering: RenderDataset) -> None:

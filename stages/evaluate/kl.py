@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from kitchen import Step
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import DataError, Diverged
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
-from kitchen.stage import Stage
+from kitchen.stage import Need, Stage
 from kitchen.statistics.intervals import Interval, interval
 from kitchen.statistics.samples import NON_NEGATIVE
 from kitchen.types import Array, Metrics, Sampled, Table, Tokens
@@ -23,7 +23,13 @@ from stages.chat.prompts import prompt_tokens, prompts_with_room
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut
 from stages.evaluate.evaluation import MAX_TOKENS
-from stages.evaluate.reference import open_reference, open_sampler, sample_answers, score_sequences
+from stages.evaluate.reference import (
+    PROMPT_LOGPROBS,
+    open_reference,
+    open_sampler,
+    sample_answers,
+    score_sequences,
+)
 from stages.train.session import FinalWeights
 
 
@@ -43,6 +49,9 @@ class _KLStage(Stage):
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
+
+    def needs(self) -> Iterable[Need]:
+        return [PROMPT_LOGPROBS]
 
     def open_reference(
         self,

@@ -11,8 +11,11 @@ from kitchen.artifacts.weights import find_weights
 from kitchen.backend.work import gather_counted
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
-from kitchen.stage import Stage
+from kitchen.stage import Need, Stage
 from kitchen.types import Facts, Floats, Sampled, Tokens
+
+# of stages that compute log-probabilities of whole texts; some servers only sample
+PROMPT_LOGPROBS = Need(TrainingClient, "prompt_logprobs")
 
 
 class Reference(Sampler, Protocol):

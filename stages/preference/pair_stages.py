@@ -19,7 +19,7 @@ from kitchen.ports import (
     TrainingSession,
     arrival,
 )
-from kitchen.stage import Stage
+from kitchen.stage import Need, Stage
 from kitchen.statistics.intervals import clopper_pearson
 from kitchen.types import Array, Batch, Datum, Floats, Loss, Metrics, Samples, Table
 from stages.chat.render import TrainData
@@ -27,7 +27,7 @@ from stages.data.dataset import Epoch, shuffled_batches
 from stages.evaluate.evaluation import HeldOutData
 from stages.evaluate.kl import shown_number
 from stages.evaluate.record import record_row
-from stages.evaluate.reference import open_reference, score_sequences
+from stages.evaluate.reference import PROMPT_LOGPROBS, open_reference, score_sequences
 from stages.preference.comparisons import Pair, Pairs, RecordedPair, as_batch
 
 
@@ -90,6 +90,9 @@ class PrecomputeReferenceLogprobs(Stage):
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
+
+    def needs(self) -> Iterable[Need]:
+        return [PROMPT_LOGPROBS]
 
 
 class AttachReferenceLogprobs(Stage):

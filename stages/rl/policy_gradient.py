@@ -19,9 +19,9 @@ from kitchen.config.user_functions import (
     is_function_name,
 )
 from kitchen.errors import ConfigError, Diverged, RunFailed, did_you_mean
-from kitchen.stage import Stage
+from kitchen.stage import Need, Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, OptimStepResult
-from stages.evaluate.reference import Reference, score_sequences
+from stages.evaluate.reference import PROMPT_LOGPROBS, Reference, score_sequences
 from stages.rl.rollouts import (
     Episode,
     Rollout,
@@ -91,6 +91,9 @@ class ComputeReferenceLogprobs(Stage):
     ) -> tuple[RolloutLogprobs, Metrics]:
         sequences = [episode.tokens for episode in rollouts.episodes()]
         return reference_kl(rollouts, await score_sequences(reference, sequences), "reference")
+
+    def needs(self) -> Iterable[Need]:
+        return [PROMPT_LOGPROBS]
 
 
 def reference_kl(

@@ -13,7 +13,7 @@ from typing import Any
 from kitchen.backend.cache_folder import cache_folder
 from kitchen.cli.commands.errors import all_reasons, reasons
 from kitchen.cli.commands.json_output import print_json
-from kitchen.cli.commands.system_info import HubProbe, devices, disk, machine
+from kitchen.cli.commands.system_info import HubProbe, ServerProbe, devices, disk, machine
 from kitchen.cli.console import console, table
 from kitchen.config.adapter_choice import DEFAULT_RUNS_FOLDER, AdapterChoice
 from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, available, build
@@ -25,6 +25,7 @@ from kitchen.errors import BackendError, KitchenError
 from kitchen.types import Table
 
 RECIPE = "recipes.sl_basic"  # the recipe that must work
+SERVER_ADAPTER = "tinker"  # the training adapter whose server is asked
 _PACKAGES = (
     DISTRIBUTION,
     "numpy",
@@ -43,10 +44,13 @@ _KEYS: Mapping[str, str] = {
 }
 
 
-def doctor(adapters: AdapterChoice, *, json: bool) -> int:
-    """Print the report; return 4 if something is missing that the default recipe needs."""
+def doctor(adapters: AdapterChoice, *, json: bool, online: bool = False) -> int:
+    """Print the report; return 4 if something is missing that the default recipe needs.
+
+    With `online`, servers are asked that the user did not name.
+    """
     add_cwd_to_path()
-    report = _report(adapters)
+    report = _report(adapters, online)
     if json:
         print_json(report)
     else:
@@ -54,8 +58,9 @@ def doctor(adapters: AdapterChoice, *, json: bool) -> int:
     return int(report["exit_code"])
 
 
-def _report(adapters: AdapterChoice) -> dict[str, Any]:
-    hub = HubProbe()  # the request is under way while the rest is collected
+def _report(adapters: AdapterChoice, online: bool) -> dict[str, Any]:
+    hub = HubProbe()  # the requests are under way while the rest is collected
+    server = ServerProbe(SERVER_ADAPTER, online)
     torch_devices, torch_problems = _devices()
     model = _default_model()
     problems = [*torch_problems, *_missing(adapters)]
@@ -68,6 +73,7 @@ def _report(adapters: AdapterChoice) -> dict[str, Any]:
         "disk": {purpose: disk(folder) for purpose, folder in _folders(adapters).items()},
         "keys": {name: _key_status(name) for name in _KEYS},
         "hub": hub.answer(),
+        "server": server.answer(),
         "model": model,
         "extras": [{**vars(extra), "adapters": _adapters_of(extra)} for extra in extras()],
         "recipe": RECIPE,
@@ -203,6 +209,8 @@ def _machine_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"disk for {purpose}", f"{_gigabytes(folder['free'])} free at {folder['where']}"
     hub = report["hub"]
     yield "hub", f"{hub['endpoint']} {hub['status']}"
+    if server := report["server"]:
+        yield "Tinker server", f"{server['address']} {server['status']}"
     model = report["model"]
     yield "model", f"{model['name']} {'not installed' if model['missing'] else 'installed'}"
 

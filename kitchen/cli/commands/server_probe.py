@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 
 from kitchen.backend.probe_report import Finding, ProbeReport
 from kitchen.cli.console import table
+from kitchen.config.needs import required_capabilities
 from kitchen.config.request import ResolvedRequest
 from kitchen.ports.training import TrainingClient
 from kitchen.stage import Stage
@@ -102,16 +102,10 @@ def _probe(
     report = training.probe(
         model,
         loras.get(model, Lora()),
-        _needs(resolved),
+        required_capabilities(resolved.step, TrainingClient) if resolved.step else (),
         lambda finding: _print_finding(out, finding),
     )
     return [report]
-
-
-def _needs(resolved: ResolvedRequest) -> list[str]:
-    """Return the capabilities that the stages need of the training adapter."""
-    needs = chain.from_iterable(stage.needs() for stage in _stages(resolved))
-    return [need.capability for need in needs if need.port is TrainingClient]
 
 
 def _stages(resolved: ResolvedRequest) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -17,8 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kitchen.config.adapters import adapter_class
 from kitchen.config.machine import available_cores, memory
-from kitchen.errors import BackendError
+from kitchen.errors import BackendError, KitchenError
 from kitchen.secrets import mask
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -124,3 +126,34 @@ class HubProbe:
 
     def _no_answer(self) -> str:
         return f"no answer within {self._timeout:g} s"
+
+
+class ServerProbe:
+    """Requests to the server of a training adapter, under way while other things are done."""
+
+    def __init__(self, adapter: str, online: bool, timeout: float = 3.0) -> None:
+        """Start the requests; without `online`, only to a server that the user named."""
+        self._timeout = timeout  # seconds, for the whole answer
+        self._deadline = time.monotonic() + timeout
+        self._found: Mapping[str, Any] | None = None
+        self._ask: Any = None
+        with contextlib.suppress(KitchenError):  # `kitchen list` shows why it cannot be loaded
+            self._ask = getattr(adapter_class("training", adapter), "server_status", None)
+        self._online = online
+        # a daemon, as for the hub
+        self._thread = threading.Thread(target=self._request, daemon=True)
+        self._thread.start()
+
+    def answer(self) -> Mapping[str, Any]:
+        """Return what the adapter found, before the timeout is over; empty without a server."""
+        self._thread.join(max(0.0, self._deadline - time.monotonic()))
+        if self._found is not None:
+            return self._found
+        return {
+            "address": mask(os.environ.get("TINKER_BASE_URL") or "the hosted service"),
+            "reachable": False,
+            "status": f"no answer within {self._timeout:g} s",
+        }
+
+    def _request(self) -> None:
+        self._found = self._ask(online=self._online, timeout=self._timeout) if self._ask else {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.hub import FakeHub
 from adapters.fake.training import FakeTraining
 from adapters.tinker.client import TinkerTraining
+from kitchen.cli.commands.system_info import ServerProbe
 from kitchen.engine.plan import Plan
 from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
@@ -98,6 +101,35 @@ def test_check_online_probes_the_server(tmp_path: Path, monkeypatch: pytest.Monk
     [report] = recorded["probes"]
     assert report["address"] == served.url
     assert report["lacking"] == ["loss stable_reinforce", "top_logprobs"]
+
+
+def test_doctor_asks_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(url: str = "", key: str = KEY, online: bool = False) -> Mapping[str, Any]:
+        monkeypatch.setenv("TINKER_BASE_URL", url)
+        monkeypatch.setenv("TINKER_API_KEY", key)
+        return ServerProbe("tinker", online, timeout=10.0).answer()
+
+    blobs = FakeBlobs()
+    with serving(FakeTraining(blobs), blobs, models=["tiny", "other"]) as served:
+        found, rejected, keyless = (ask(served.url, key) for key in (KEY, "tml-another", ""))
+    assert found["address"] == served.url
+    assert found["models"][:2] == ["other", "tiny"]
+    assert found["status"].startswith("answers, accepts the key, and serves other, tiny")
+    assert rejected["status"] == "answers, but rejects the key in TINKER_API_KEY (status 401)"
+    assert rejected["key_accepted"] is False
+    assert "TINKER_API_KEY is missing" in keyless["status"]
+    assert ask(NOBODY)["status"].startswith("does not answer as a server of the Tinker API")
+    assert ask()["status"] == "not asked: --online asks it"
+    assert ask(key="") == {}
+
+
+def test_doctor_does_not_wait_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("TINKER_BASE_URL", url)
+        found = ServerProbe("tinker", False, timeout=0.2).answer()
+    assert found["address"] == url
+    assert not found["reachable"]
 
 
 def test_unlisted_losses_depend_on_the_kind_of_server() -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("starlette")
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
+from kitchen.backend.needs import needing
 from kitchen.backend.probe_report import Finding, ProbeReport
 from kitchen.engine.plan import check as plan
 from kitchen.errors import BackendError, ConfigError
@@ -20,6 +21,7 @@ from kitchen.ports import Future, TrainingClient, TrainingSession
 from kitchen.ports.future import Failed
 from kitchen.types import Lora
 from stages.train.optim import ForwardBackward
+from tests.support.fake_runs import run_recipe
 from tests.support.faulty_app import FaultyApp
 from tests.support.incomplete_server import Refusal, leaving_out
 from tests.support.tinker_server import ByteTinker, serving
@@ -93,7 +95,9 @@ def test_complete_server_lacks_nothing() -> None:
         ("loss:sum", ["loss:sum"]),
         ("training logprobs", ["training logprobs", "custom loss", "optim_step", "grad_clip_norm"]),
         ("prompt logprobs", ["prompt_logprobs"]),
-        ("first prompt logprob", ["prompt_logprobs"]),
+        ("first prompt logprob", ["first row of prompts"]),
+        ("two prompt logprobs", ["prompt_logprobs"]),
+        ("first top-k row", ["first row of prompts"]),
         ("top-k", ["top_logprobs"]),
         ("last top-k column", ["top_logprobs"]),
         ("sample logprobs", ["sampling"]),
@@ -186,3 +190,43 @@ def test_a_server_that_cannot_be_probed_is_an_error(monkeypatch: pytest.MonkeyPa
     assert "tml-another" not in str(rejected.value)
     with pytest.raises(BackendError, match="does not answer"):
         probe(server.url)
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize("loss", ["ppo", "importance_sampling"])
+def test_a_run_stops_before_rollouts_if_its_loss_is_missing(loss: str) -> None:
+    blobs, apps = FakeBlobs(), list[FaultyApp]()
+
+    def wrap(app: Any) -> Any:
+        apps.append(FaultyApp(app, ()))
+        return apps[0]
+
+    with serving(WithoutLosses(blobs, "ppo"), blobs, wrap=wrap) as server:
+        store = FakeBlobs()
+        training = ByteTinker(store, server.url)
+        if loss == "ppo":
+            text = f"{server.url} lacks 'loss ppo', which this run needs: .*; choose another one"
+            with pytest.raises(ConfigError, match=text):
+                run_recipe("rl", training, store, loss=loss)
+        else:
+            run_recipe("rl", training, store, loss=loss)
+    paths = {path.removeprefix("/api/v1/") for path in apps[0].requests}
+    assert ("asample" in paths) == (loss != "ppo")
+
+
+@pytest.mark.parametrize(
+    "left_out, need", [("top-k", "top_logprobs"), ("prompt logprobs", "prompt_logprobs")]
+)
+def test_opening_tries_what_the_run_needs(left_out: str, need: str) -> None:
+    blobs = FakeBlobs()
+    with serving(FakeTraining(blobs), blobs, wrap=leaving_out(left_out)) as server:
+        client = ByteTinker(FakeBlobs(), server.url)
+        with needing([need, "loss ppo", "loss cross_entropy", "custom loss"]):
+            session = client.open("tiny", Lora(rank=4))
+        with pytest.raises(ConfigError, match=f"lacks '{need}'"):
+            session.facts()
+        session.close()
+        with needing(["loss ppo"]):
+            session = client.open("tiny", Lora(rank=4))
+        session.facts()
+        session.close()

@@ -63,6 +63,7 @@ def test_it_reports_what_is_here(tmp_path: Path, hub: str) -> None:
         HF_ENDPOINT=hub,
         HF_TOKEN=SECRET,
         TINKER_API_KEY="",
+        TINKER_BASE_URL="",
         HF_HOME=str(tmp_path / "hf"),
         KITCHEN_CACHE=str(tmp_path / "cache"),
         OMP_NUM_THREADS="1",
@@ -81,6 +82,7 @@ def test_it_reports_what_is_here(tmp_path: Path, hub: str) -> None:
     assert found["keys"]["HF_TOKEN"] == "set"
     assert found["keys"]["TINKER_API_KEY"] == "not set"
     assert found["hub"] == {"endpoint": hub, "reachable": True, "status": "answers"}
+    assert found["server"] == {}
     assert found["model"]["name"].startswith("packaged:")
     assert SECRET not in done.stdout + done.stderr
     assert not list(tmp_path.iterdir()), "it only looks, and writes nothing"
