@@ -34,6 +34,7 @@ TURN_ENDS = (
     "<turn|>",
     "<|eom_id|>",
 )
+MAX_VOCABULARY = 2**31  # token ids, where the configuration does not have their number
 # names that templates read, and that transformers sets
 _NOT_VARIABLES = frozenset(
     {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"}
@@ -84,6 +85,15 @@ class FolderTokenizer:
         config = model_config(model)
         self.model_vocabulary = _positive(config, "vocab_size")
         self.context_length = _positive(config, "max_position_embeddings", "n_positions")
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        size = max(self.vocabulary, self.model_vocabulary or MAX_VOCABULARY)
+        if ids and not 0 <= min(ids) <= max(ids) < size:
+            wrong = min(ids) if min(ids) < 0 else max(ids)
+            raise BackendError(
+                f"{self._model}: there is no token id {wrong} in its vocabulary of {size} tokens; "
+                "do the tokenizer and the model that sampled it belong together?"
+            )
 
     def with_template(self, template: str) -> FolderTokenizer:
         """Return a tokenizer with this chat template; raises ConfigError if it is not Jinja."""
@@ -152,9 +162,14 @@ class FolderTokenizer:
         return [], []
 
     def decode(self, tokens: Tokens | Sequence[int], *, special: bool = False) -> str:
-        """Return the text; `special` writes special tokens out, as stop strings may name them."""
+        """Return the text; `special` writes special tokens out, as stop strings may name them.
+
+        Raises BackendError for ids that the model does not have; transformers would leave them out.
+        """
+        ids = list(map(int, tokens))
+        self._check_ids(ids)
         text = self._inner.decode(
-            list(map(int, tokens)),
+            ids,
             skip_special_tokens=not special,
             clean_up_tokenization_spaces=False,
         )

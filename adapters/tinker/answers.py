@@ -162,8 +162,9 @@ def prompt_logprobs(values: Sequence[float | None] | None, length: int, server: 
     if values is None:
         raise BackendError(f"{server} returned no log-probabilities of the prompt")
     nats = _nats(values)
-    if len(nats) == length - 1:
-        nats = np.concatenate([_nats([None]), nats])
+    # the value that is missing is the first one only if the next ones are there
+    if len(nats) == length - 1 and not np.isnan(nats[:1]).any():
+        nats = np.insert(nats, 0, np.nan)
     if len(nats) != length:
         raise BackendError(
             f"{server} returned {len(nats)} log-probabilities for a prompt of {length} tokens; "

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -233,14 +232,13 @@ class TinkerTraining:
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Open a sampler of a base model, a checkpoint, or weights by their tinker:// path."""
+        from adapters.tinker.opening import open_sampler
         from adapters.tinker.sampler import TinkerSampler
 
-        def create_client(service_client: Any) -> Any:
-            path = self._path(weights)
-            parameter = "model_path" if path.startswith("tinker://") else "base_model"
-            return service_client.create_sampling_client(**{parameter: path}).result()
-
-        return TinkerSampler(self._service, create_client)
+        return TinkerSampler(
+            self._service,
+            lambda client: open_sampler(self._service, client, self._path(weights)),
+        )
 
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
         """Download weights as a PEFT folder that the server writes; it cannot merge them."""

@@ -113,6 +113,8 @@ def _from_status(status: int, detail: str, server: str) -> KitchenError:
     if status in NOT_FOUND_STATUSES:
         return SessionLost(f"the session on {server} is lost: {detail}")
     text = f"{server} answered with status {status}: {detail}"
+    if "ttl_seconds" in detail:
+        text += " (it lets no checkpoints expire: set the adapter's setting expire_after to 0)"
     if status in (401, 403):
         text = f"{server} rejects the API key: {detail}"
     return ApiError(text, status=status, body=detail)

@@ -59,6 +59,23 @@ def open_from_state(
     return created
 
 
+def open_sampler(service: Service, client: Any, weights: str) -> Any:
+    """Return the SDK's SamplingClient of a base model, or of weights at a tinker:// path.
+
+    The SDK asks the server for the base model of a path. If the server does not keep samplers, it
+    is the one that the server reports for the weights.
+    """
+    if not weights.startswith("tinker://"):
+        return client.create_sampling_client(base_model=weights).result()
+    try:
+        return client.create_sampling_client(model_path=weights).result()
+    except Exception as error:
+        info = _weights_info(service, weights) if _lacks_samplers(error) else None
+        if info is None:
+            raise
+    return client.create_sampling_client(model_path=weights, base_model=info.base_model).result()
+
+
 def create_model(client: Any, model: str, lora: Lora) -> Any:
     """Return a future of the SDK's TrainingClient of a new model."""
     return client.create_lora_training_client(
@@ -96,6 +113,10 @@ def _weights_info(service: Service, path: str) -> Any:
         if is_missing_endpoint(error):
             return None
         raise
+
+
+def _lacks_samplers(error: Any) -> bool:
+    return is_missing_endpoint(error) and "/samplers/" in error.response.request.url.path
 
 
 def _lacks_creation_from_state(error: BaseException) -> bool:

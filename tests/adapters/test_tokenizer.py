@@ -161,3 +161,13 @@ def test_a_template_of_the_user_replaces_the_folders(folder):
         base.with_template("a\n{% stop %}")
     with pytest.raises(DataError, match=r"^rendering\.template: .* ZeroDivisionError"):
         base.with_template("{{ 1 / 0 }}").render(QUESTION)
+
+
+@pytest.mark.parametrize("wrong", [-1, 320, 2**31])
+def test_ids_that_the_model_does_not_have_are_refused(folder, wrong):
+    """As a server with another model than the tokenizer's samples them."""
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.model_vocabulary == 320
+    assert tokenizer.decode([319])
+    with pytest.raises(BackendError, match=f"no token id {wrong} "):
+        tokenizer.decode([5, wrong, 7])

@@ -24,11 +24,14 @@ from kitchen.errors import BackendError, CorruptCheckpoint, Diverged, KitchenErr
 from kitchen.ports.sampling import Sampler
 from kitchen.ports.training import TrainingSession
 from kitchen.types import Adam, Array, Checkpoint, Datum, Lora
+from tests.support.fake_runs import run_recipe
+from tests.support.faulty_app import Fault, FaultyApp
 from tests.support.incomplete_server import IncompleteApp, Refusal, leaving_out
 from tests.support.tinker_server import KEY, ByteTinker, serving
 
 PROMPT = np.array([72, 105, 33, 10])
 LORA = Lora(rank=4, seed=1)
+EXPIRED = Fault("expired", "forward_backward", (7,))
 STATUSES = (400, 401, 403, 405, 422)  # those after which the SDK does not try again for minutes
 
 
@@ -72,6 +75,7 @@ def datums(loss: str) -> list[Datum]:
         "weights": [0.0, 1.0, 0.5],
         "advantages": [0.0, 1.0, -2.0],
         "logprobs": [0.0, -6.0, -5.0],
+        "sequence_ratio_mask": [0.0, 1.0, 1.0],
     }
     inputs = {name: np.array(fields[name], np.float32) for name in LOSSES[loss].inputs}
     target_tokens = np.array([4, 2, 3])
@@ -246,6 +250,47 @@ def test_model_is_loaded_without_weights_info() -> None:
         np.testing.assert_array_equal(train(served.session), expected)
         with pytest.raises(BackendError, match=f"{served.address} neither creates"):
             served.client.export(checkpoint, Path("unused"))
+
+
+@pytest.mark.parametrize("missing", ["create from state", "create from state, 404"])
+def test_lost_session_is_resumed(missing: str) -> None:
+    """The metrics of a run whose session expires are those of an undisturbed run."""
+    undisturbed, resumed = (_run_on(missing, *faults) for faults in ((), (EXPIRED,)))
+    assert len(undisturbed) > 3
+    assert resumed == undisturbed
+
+
+def _run_on(missing: str, *faults: Fault) -> list[dict[str, Any]]:
+    """Return the metrics of a run on an incomplete server with faults."""
+    server_blobs, blobs, apps = FakeBlobs(), FakeBlobs(), list[FaultyApp]()
+
+    def wrap(app: Any) -> Any:
+        apps.append(FaultyApp(leaving_out(missing)(app), faults))
+        return apps[0]
+
+    with serving(FakeTraining(server_blobs), server_blobs, wrap=wrap) as server:
+        rows = run_recipe("sl_basic", ByteTinker(blobs, server.url), blobs)
+    assert apps[0].injected == len(faults)
+    return rows
+
+
+def test_weights_are_sampled_without_records_of_samplers() -> None:
+    with served_without("samplers") as served:
+        weights = served.session.save_weights("one").result(60)
+        expected = sample(FakeTraining(FakeBlobs()).sampler("tiny")).result()
+        with closing(served.client.sampler(weights)) as sampler:
+            drawn = sample(sampler).result(60)
+    assert [list(each.tokens) for each in drawn] == [list(each.tokens) for each in expected]
+
+
+def test_server_without_expiry_names_the_setting() -> None:
+    with served_without("ttl") as served:
+        client = ByteTinker(FakeBlobs(), served.address, expire_after=7200)
+        with (
+            closing(client.open("tiny", LORA)) as session,
+            pytest.raises(BackendError, match=f"{served.address}.*expire_after"),
+        ):
+            session.save("one").result(60)
 
 
 def gone(served: Served) -> Checkpoint:
