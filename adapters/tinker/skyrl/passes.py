@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 
 from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Send, post
 from adapters.tinker.skyrl.results import Remembered, wait_for
-from kitchen.backend.losses import LOSSES, value_and_logprob_grads
+from kitchen.backend.losses import LOSSES, find_loss, value_and_logprob_grads
 from kitchen.types import Datum
 
 # losses that are linear in the advantages
@@ -64,7 +65,7 @@ class MeanLoss:
 
 
 class GradNorm:
-    """SkyRL calls the norm of the gradient `skyrl.ai/grad_norm`.
+    """SkyRL calls the norm of the gradient `skyrl.ai/grad_norm`, and returns null for NaN.
 
     Seen in 0.3.0 and git (a956457).
     """
@@ -75,7 +76,7 @@ class GradNorm:
             return answer
         result = answer.json()
         metrics = {
-            name.removeprefix("skyrl.ai/"): value
+            name.removeprefix("skyrl.ai/"): math.nan if value is None else value
             for name, value in (result.get("metrics") or {}).items()
         }
         return answer.with_json({**result, "metrics": metrics})
@@ -87,10 +88,12 @@ def as_sum(batch: Mapping[str, Any]) -> Mapping[str, Any]:
     if loss == "cross_entropy":
         loss, options = "cispo", UNCLIPPED
         data = [_with_weights_as_advantages(datum) for datum in data]
-    elif loss not in LINEAR:
+    elif loss in LINEAR:
+        options = find_loss(loss, options)[1]  # the defaults of SkyRL differ
+    else:
         return batch
     scaled = [_scaled(datum, len(data)) for datum in data]
-    return {"data": scaled, "loss_fn": loss, "loss_fn_config": options}
+    return {"data": scaled, "loss_fn": loss, "loss_fn_config": dict(options) or None}
 
 
 def _with_weights_as_advantages(datum: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,18 +110,27 @@ def _with_weights_as_advantages(datum: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _scaled(datum: Mapping[str, Any], sequences: int) -> Mapping[str, Any]:
-    """Return the datum with its advantages multiplied by what SkyRL divides by."""
+    """Return the datum with its advantages multiplied by what SkyRL divides by.
+
+    Tokens without an advantage get the weight 0, because SkyRL computes their ratio otherwise,
+    which may overflow.
+    """
     inputs = datum["loss_fn_inputs"]
-    ones = [1.0] * len(inputs["target_tokens"]["data"])
-    weights = inputs["weights"]["data"] if "weights" in inputs else ones
+    advantages, logprobs = inputs["advantages"]["data"], inputs["logprobs"]["data"]
+    weights = [float(value != 0) for value in advantages]
     factor = sum(weights) * sequences
-    advantages = [value * factor for value in inputs["advantages"]["data"]]
     return {
         **datum,
         "loss_fn_inputs": {
-            **inputs,
+            "target_tokens": inputs["target_tokens"],
             "weights": {"data": weights},
-            "advantages": {"data": advantages},
+            "advantages": {"data": [value * factor for value in advantages]},
+            "logprobs": {
+                "data": [
+                    logprob if weight else 0.0
+                    for logprob, weight in zip(logprobs, weights, strict=True)
+                ]
+            },
         },
     }
 

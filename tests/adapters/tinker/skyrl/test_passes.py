@@ -62,6 +62,23 @@ def test_gradient_is_that_of_the_sum(loss: str) -> None:
         assert grads == pytest.approx(value_and_logprob_grads(loss, None, datum, lp)[1])
 
 
+def test_tokens_without_an_advantage_are_left_out() -> None:
+    tokens = np.arange(2)
+    policy = {"logprobs": np.array([-1.0, np.nan]), "advantages": np.array([2.0, 0.0])}
+    batch = wire("ppo", [Datum(tokens, {"target_tokens": tokens, **policy})])
+    sent = as_sum(batch)["data"][0]["loss_fn_inputs"]
+    assert sent["weights"]["data"] == [1.0, 0.0]
+    assert sent["logprobs"]["data"] == [-1.0, 0.0]
+    assert sent["advantages"]["data"] == [2.0, 0.0]
+
+
+def test_options_have_the_defaults_of_the_kitchen() -> None:
+    tokens = np.arange(2)
+    data = [Datum(tokens, {"target_tokens": tokens, **inputs_of("cispo", 2)})]
+    options = as_sum(wire("cispo", data))["loss_fn_config"]
+    assert options == {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0}
+
+
 @pytest.mark.parametrize(("forward", "loss"), [(JAX_FORWARD, "cispo"), (TRAIN_FORWARD, "ppo")])
 def test_only_the_jax_backend_gets_scaled_passes(forward: dict[str, Any], loss: str) -> None:
     tokens = np.arange(3)
