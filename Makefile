@@ -48,6 +48,7 @@ proof: setup
 	$(BIN)/python -m tests.acceptance.load
 	$(BIN)/python -m tests.acceptance.cookbook
 	$(BIN)/python -m tests.acceptance.others
+	$(BIN)/python -m tests.acceptance.clients
 
 docs: setup
 	$(BIN)/python tests/docs/command_reference.py
