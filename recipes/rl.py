@@ -20,7 +20,7 @@ class Rl(RewardedRecipe):
     advantages: rl.AdvantageSetting = "centred"
     mask_truncated: bool = False  # whether rollouts with a truncated answer get no gradient
     loss: rl.PolicyLossName = "importance_sampling"  # policy loss
-    # options of the loss: clip_low_threshold and clip_high_threshold of ppo and cispo, beta of dro
+    # options of the loss: beta of dro; clip_low_threshold and clip_high_threshold of the others
     loss_options: Mapping[str, float] = {}
     kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat of KL to the reference
     # discount factor of the KL penalties of later tokens in a token's advantage; 0: only its own
@@ -46,7 +46,7 @@ class Rl(RewardedRecipe):
                 rl.SampleRollouts(self.group, self.playing, self.seed, self.rendering),
                 rl.ReportRollouts(mask_truncated=self.mask_truncated),
                 *([rl.ComputeReferenceLogprobs()] if with_reference else []),
-                rl.ComputeAdvantages(self.advantages, *kl, self.loss == "dro", self.mask_truncated),
+                rl.ComputeAdvantages.for_loss(self.loss, self.advantages, *kl, self.mask_truncated),
                 for_each(rl.Minibatches(self.updates))(
                     train.ForwardBackward(loss, options),
                     self.optim,

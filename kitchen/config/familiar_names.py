@@ -85,6 +85,7 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "generation_kwargs": "use playing.temperature and playing.stop",
         "epsilon": "use loss=ppo with loss_options.clip_low_threshold and clip_high_threshold",
         "epsilon_high": "use loss=ppo with loss_options.clip_high_threshold",
+        "importance_sampling_level": "use loss=gspo for ratios of sequences",
         "loss_type": "use loss",
         "steps_per_generation": "use updates",
         "num_iterations": "not supported: each rollout is trained on once",

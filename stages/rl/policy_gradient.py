@@ -33,7 +33,7 @@ from stages.rl.rollouts import (
 from stages.train.optim import LearningRate, summed_metrics
 from stages.train.schedules import PlannedSteps
 
-PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
+PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "gspo", "dro"]
 ADVANTAGES = "advantages"  # the setting
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
 AdvantageSetting = AdvantageName | FunctionName
@@ -137,6 +137,14 @@ class ComputeAdvantages(Stage):
     weighted: bool = False  # also mark the sampled tokens in "weights", for a custom loss
     # leave out rollouts with a truncated answer; their rewards count in the advantages of others
     mask_truncated: bool = False
+    sequence_ratio: bool = False  # also mark them in "sequence_ratio_mask", for gspo
+
+    @classmethod
+    def for_loss(
+        cls, loss: str, advantages: str, penalty: float, discount: float, mask_truncated: bool
+    ) -> ComputeAdvantages:
+        """Return the stage with the inputs that a policy loss reads."""
+        return cls(advantages, penalty, discount, loss == "dro", mask_truncated, loss == "gspo")
 
     def __post_init__(self) -> None:
         check_advantages(self.advantages)
@@ -167,8 +175,13 @@ class ComputeAdvantages(Stage):
                     if self.mask_truncated and rollout.truncated:
                         continue
                     token_advantages = (advantage + cost) * episode.action_mask
-                    examples.append(_example(episode, token_advantages, self.weighted))
+                    examples.append(_example(episode, token_advantages, self._marks()))
         return PolicyData(tuple(examples))
+
+    def _marks(self) -> Sequence[str]:
+        """Return the names of the inputs that mark the sampled tokens."""
+        marks = {"weights": self.weighted, "sequence_ratio_mask": self.sequence_ratio}
+        return [name for name, is_wanted in marks.items() if is_wanted]
 
 
 def _rewarded_logprobs(rollouts: Rollouts, logprobs: Sequence[Floats]) -> Iterator[Floats]:
@@ -177,10 +190,10 @@ def _rewarded_logprobs(rollouts: Rollouts, logprobs: Sequence[Floats]) -> Iterat
     return (values for owner, values in zip(owners, logprobs, strict=False) if owner.rewarded)
 
 
-def _example(episode: Episode, advantages: Array, weighted: bool) -> TrainingExample:
-    weights = {"weights": episode.action_mask} if weighted else {}
+def _example(episode: Episode, advantages: Array, marks: Sequence[str]) -> TrainingExample:
+    marked = dict.fromkeys(marks, episode.action_mask)
     logprobs = np.where(episode.action_mask, np.minimum(episode.logprobs, _CERTAIN), 0.0)
-    return episode.training_example(logprobs=logprobs, advantages=advantages, **weights)
+    return episode.training_example(logprobs=logprobs, advantages=advantages, **marked)
 
 
 def kl_penalties(episode: Episode, reference: Floats, penalty: float, discount: float) -> Array:
@@ -262,6 +275,14 @@ def mean_of(examples: Sequence[TrainingExample]) -> Batch:
     return Batch(tuple(data))
 
 
+def _sequence_means(values: Array, lengths: Sequence[int]) -> Array:
+    """Replace the values of each sequence's tokens by their mean."""
+    parts = np.split(values, np.cumsum(lengths)[:-1])
+    return np.concatenate(
+        [np.full(len(part), part.mean()) if len(part) else part for part in parts]
+    )
+
+
 class ReportPolicy(Stage):
     """Report the loss, and the KL divergence between the sampling and the trained policy.
 
@@ -286,6 +307,9 @@ class ReportPolicy(Stage):
             [lp[mask] for lp, mask in zip(output.logprobs, masks, strict=True)]
         )
         difference = (sampled - trained).astype(np.float64)
+        log_ratio = -difference
+        if self.loss == "gspo":
+            log_ratio = _sequence_means(log_ratio, [int(mask.sum()) for mask in masks])
         count = max(len(trained), 1)
         return Metrics(
             {**stepped.metrics, **summed_metrics(output.metrics)},
@@ -293,7 +317,7 @@ class ReportPolicy(Stage):
             kl_sampler_v1=float(difference.sum()) / count,
             kl_sampler_v2=float((difference**2).sum()) / count / 2,
             entropy=-float(sampled.sum()) / count,
-            clip_fraction=self._clipped(np.exp(-difference)) / count,
+            clip_fraction=self._clipped(np.exp(log_ratio)) / count,
             trained_tokens=float(len(trained)),
         )
 

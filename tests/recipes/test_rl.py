@@ -263,5 +263,8 @@ def test_clip_fraction_follows_the_thresholds_of_the_loss() -> None:
     clipped = cook(steps=4, updates=3, loss="ppo", loss_options=thresholds)
     assert max(unclipped.series("clip_fraction")) == 0.0
     assert max(clipped.series("clip_fraction")) > 0.1
+    sequences = cook(steps=4, updates=3, loss="gspo", loss_options=thresholds)
+    assert sequences.series("clip_fraction")[0] == 0.0, "the first update is on-policy"
+    assert max(sequences.series("clip_fraction")) > 0.1
     with pytest.raises(KitchenError, match="clip_low_threshold"):
         cook(loss="ppo", loss_options={"clip_low": 0.9})

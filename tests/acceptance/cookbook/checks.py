@@ -112,16 +112,16 @@ def sl_basic(cookbook: Cookbook) -> str:
     return f"{describe_decrease('nll', nll)}; {held_out}"
 
 
-def rl_loop(cookbook: Cookbook) -> str:
+def rl_loop(cookbook: Cookbook, loss: str = "importance_sampling") -> str:
     rows = cookbook.recipe(
         "rl_loop",
-        "rl_loop",
+        f"rl_loop_{loss}",
         *SUPERVISED,
         "batch_size=4",
         "group_size=16",
         "max_tokens=48",
         "max_steps=3",
-        "loss_fn=importance_sampling",
+        f"loss_fn={loss}",
     )
     rewards = [row["reward/total"] for row in rows]
     assert any(0 < reward < 1 for reward in rewards), (
@@ -310,6 +310,7 @@ CHECKS: Mapping[str, Callable[[Cookbook], str]] = {
     "sl_loop, stopped and resumed": resumed,
     "sl_basic on a local file": sl_basic,
     "rl_loop, importance_sampling": rl_loop,
+    "rl_loop, gspo": lambda cookbook: rl_loop(cookbook, "gspo"),
     "math_rl, arithmetic": arithmetic,
     "math_rl, asynchronous": asynchronous,
     "math_rl, streaming minibatches": streamed,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from adapters.fake.tokenizer import CONTEXT
 from adapters.fake.training import FakeTraining
+from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import scored_positions
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports import Message
@@ -208,6 +209,22 @@ def test_metrics_count_every_sampled_token() -> None:
     assert metrics["kl_sampler_v1"] == pytest.approx((7 * 1.0 + 1.5) / 8)
 
 
+@pytest.mark.parametrize("loss, fraction", [("ppo", 1.0), ("gspo", 0.6)])
+def test_gspo_clips_whole_sequences(loss: str, fraction: float) -> None:
+    """Ratios of exp(1/2) and exp(-1/2) are 1 together; three tokens have one more of the first."""
+    group = (rollout(1.0, answer=2), rollout(0.0, answer=3))
+    [batch] = Minibatches(1).run(ComputeAdvantages().run(Rollouts((group,))))
+    now = []
+    for datum in batch.data:
+        sampled = datum.loss_inputs["logprobs"]
+        signs = np.where(np.arange(len(sampled)) % 2 == len(sampled) % 2, -0.5, 0.5)
+        now.append(np.where(sampled != 0, sampled - signs, 0.0).astype(np.float32))
+    metrics = ReportPolicy(loss).run(
+        batch, LossOutput(tuple(now), {}), OptimStepResult({"grad_norm": 1.0}), LearningRate(1.0)
+    )
+    assert metrics["clip_fraction"] == pytest.approx(fraction)
+
+
 @pytest.mark.parametrize("penalty", [0.0, 0.1])
 def test_truncated_rollouts_get_no_gradient(penalty: float) -> None:
     cut = replace(rollout(0.0, answer=4), truncated=True)
@@ -241,6 +258,18 @@ def test_each_minibatch_is_a_mean_over_its_tokens() -> None:
         batches[1].data[0].loss_inputs["advantages"], [0, 0, -1 / 9, -1 / 9, -1 / 9], rtol=1e-6
     )
     assert list(Minibatches(2).run(PolicyData(()))) == []
+
+
+def test_gspo_reads_which_tokens_were_sampled() -> None:
+    stage = ComputeAdvantages.for_loss("gspo", "centred", 0.0, 0.0, mask_truncated=False)
+    examples = stage.run(Rollouts(((rollout(1.0), rollout(0.0)),))).examples
+    [batch] = list(Minibatches(1).run(PolicyData(examples)))
+    for datum in batch.data:
+        inputs = datum.loss_inputs
+        np.testing.assert_array_equal(inputs["sequence_ratio_mask"], inputs["logprobs"] != 0)
+        check_data([datum], "gspo", None, vocabulary=1000, context=1000)
+    plain = ComputeAdvantages.for_loss("ppo", "centred", 0.0, 0.0, mask_truncated=False)
+    assert plain == ComputeAdvantages()
 
 
 @dataclass
