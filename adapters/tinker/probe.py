@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -23,6 +24,11 @@ REQUEST_TIMEOUT = 60.0  # seconds
 CLEANUP_TIMEOUT = 10.0  # seconds
 SERVER_FAULT = 500  # the first of the statuses that may be temporary
 REJECTED_KEY = 401
+# in an answer about a loss whose inputs are not known here: the server does not have it
+_NO_SUCH = re.compile(
+    r"unknown|unsupported|not (supported|implemented|known|available)|invalid|no loss|should be",
+    re.IGNORECASE,
+)
 
 
 class Probe:
@@ -77,7 +83,7 @@ class Probe:
     def _connect(self) -> Any:
         """Return the SDK's ServiceClient, opened on a thread, so that Ctrl-C ends the wait."""
         jobs, opened = JobQueue("probe of a server"), new_future()
-        jobs.put(lambda: run_into(opened, self._service.client))
+        jobs.put(lambda: run_into(opened, self._service.client, self._service.name))
         jobs.close()
         try:
             return opened.result(self._timeout)
@@ -112,6 +118,9 @@ class Probe:
             if present is None:
                 check_health(self._service.address, self._service.read_key(), timeout=self._timeout)
             detail = reason(error, self._service.name, self._timeout)
+            if present is False and not check.inputs_known and not _NO_SUCH.search(detail):
+                present = None
+                detail = f"{detail} (the probe does not know which inputs this loss needs)"
         seconds = time.monotonic() - started
         return Finding(check.feature, present, check.needed_for, detail, seconds)
 

@@ -46,6 +46,7 @@ class Check:
     feature: str
     needed_for: str
     run: Callable[[], None]
+    inputs_known: bool = True  # False: a refusal may be about the inputs of the request
 
 
 class ProbeRequests:
@@ -75,7 +76,12 @@ class ProbeRequests:
         """Return the checks in the order in which they build on each other."""
         return [
             *(
-                Check(f"{LOSS}{loss}", "training with this loss", self._loss_check(loss))
+                Check(
+                    f"{LOSS}{loss}",
+                    "training with this loss",
+                    self._loss_check(loss),
+                    inputs_known=loss in LOSSES,
+                )
                 for loss in losses
             ),
             *self._loss_checks(),

@@ -101,7 +101,7 @@ class Service:
                     self._client = client
                     return client
         _close(client, "success")
-        raise RunFailed("the connection to the server was closed before it was open")
+        raise RunFailed(f"the connection to {self.name} was closed before it was open")
 
     def _connect(self) -> Any:
         address, key = self._endpoint()
@@ -172,7 +172,9 @@ class Service:
             except BackendError as error:
                 if time.monotonic() - last_healthy >= self._max_outage:
                     self._fail_pending(
-                        SessionLost(f"the server has been away for {self._max_outage:g} s: {error}")
+                        SessionLost(
+                            f"{self.name} has been away for {self._max_outage:g} s: {error}"
+                        )
                     )
 
     def _fail_pending(self, error: SessionLost) -> None:

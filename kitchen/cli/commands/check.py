@@ -95,6 +95,9 @@ def _print_plan(out: Console, resolved: ResolvedRequest, users: Mapping[str, str
     _print_changed_settings(out, resolved)
     _print_adapters(out, resolved, users)
     for setting in resolved.plan.not_honoured if resolved.plan else ():
+        if setting.startswith("loss "):
+            out.print(f"\nnot known: {setting} (the server may have it; --online tries it)")
+            continue
         reason = f"the training adapter {resolved.names['training']!r} does not support it"
         out.print(f"\nnot honoured: {setting} ({reason})", style="yellow")
 

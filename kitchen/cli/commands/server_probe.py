@@ -8,8 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 
+from kitchen.artifacts.weights import find_weights, parse_weights_name
 from kitchen.backend.probe_report import Finding, ProbeReport
 from kitchen.cli.console import table
+from kitchen.config.adapters import Kitchen
 from kitchen.config.needs import required_capabilities
 from kitchen.config.request import ResolvedRequest
 from kitchen.ports.training import TrainingClient
@@ -52,9 +54,25 @@ def models_of_servers(resolved: ResolvedRequest) -> Mapping[str, Asked]:
         return {}
     adapters: list[Any] = [resolved.kitchen.training, resolved.kitchen.hub]
     server = next((adapter for adapter in adapters if isinstance(adapter, Asked)), None)
-    models = dict.fromkeys(str(stage.model) for stage in _stages(resolved) if _has_model(stage))
-    # a name with a kind, such as packaged:NAME or run:NAME, is that of weights on this machine
-    return {model: server for model in models if server is not None and ":" not in model}
+    if server is None:
+        return {}
+    names = dict.fromkeys(str(stage.model) for stage in _stages(resolved) if _has_model(stage))
+    models = (_model_on_server(name, resolved.kitchen, server) for name in names)
+    return {model: server for model in models if model}
+
+
+def _model_on_server(name: str, kitchen: Kitchen, server: Asked) -> str:
+    """Return the base model that a server has for a name of weights; empty if it has none.
+
+    A server that trains has the base model of a run; a hub has only models with a name alone.
+    """
+    kind = parse_weights_name(name).kind
+    if not isinstance(server, Probed):
+        return name if kind == "hub" else ""
+    training: Any = kitchen.training
+    if kind in ("run", "model"):
+        return find_weights(name, training, kitchen.blobs).model
+    return name if kind in ("hub", "packaged", "path") else ""
 
 
 def capabilities_source(resolved: ResolvedRequest) -> str:
@@ -91,17 +109,15 @@ def _probe(
     training = resolved.kitchen.training if resolved.kitchen else None
     if not isinstance(training, Probed):
         return []
-    loras = {
-        str(stage.model): lora
-        for stage in _stages(resolved)
-        if _has_model(stage) and isinstance(lora := getattr(stage, "lora", None), Lora)
-    }
-    trained = [model for model in asked if model in loras]
-    model = trained[0] if trained else next(iter(asked))
+    sessions = [stage for stage in _stages(resolved) if isinstance(_lora(stage), Lora)]
+    model, lora = next(iter(asked)), Lora()
+    if sessions and resolved.kitchen:
+        lora = sessions[0].lora
+        model = _model_on_server(str(sessions[0].model), resolved.kitchen, training) or model
     out.print("\nprobing the server: one small request per feature; Ctrl-C stops", style="dim")
     report = training.probe(
         model,
-        loras.get(model, Lora()),
+        lora,
         required_capabilities(resolved.step, TrainingClient) if resolved.step else (),
         lambda finding: _print_finding(out, finding),
     )
@@ -115,6 +131,10 @@ def _stages(resolved: ResolvedRequest) -> list[Any]:
 
 def _has_model(stage: Any) -> bool:
     return hasattr(stage, "model")
+
+
+def _lora(stage: Any) -> Any:
+    return getattr(stage, "lora", None) if _has_model(stage) else None
 
 
 def _print_finding(out: Console, finding: Finding) -> None:

@@ -98,9 +98,22 @@ def test_check_online_probes_the_server(tmp_path: Path, monkeypatch: pytest.Monk
     assert KEY not in shown
     assert recorded["capabilities_source"].startswith(f"features of {served.url}: as probed on ")
     assert "as probed on " in check(0, url=served.url)
+    assert "as probed on " not in check(0, url=NOBODY)
     [report] = recorded["probes"]
     assert report["address"] == served.url
     assert report["lacking"] == ["loss stable_reinforce", "top_logprobs"]
+
+
+def test_names_on_the_server_have_kinds_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kitchen serve` offers packaged models under their names."""
+    monkeypatch.setenv("KITCHEN_CACHE", str(tmp_path))
+    blobs = FakeBlobs()
+    with serving(FakeTraining(blobs), blobs) as served:
+        more = ("--online", "--hub", "local", "model=packaged:smollm2-135m-instruct")
+        shown = check(4, *more, url=served.url)
+    assert "does not serve 'packaged:smollm2-135m-instruct'" in shown
 
 
 def test_doctor_asks_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,18 @@ from tests.support.tinker_server import ByteTinker, serving
 class WithoutLosses(FakeTraining):
     """A backend that refuses some losses, as an older server does."""
 
-    def __init__(self, blobs: FakeBlobs, *losses: str) -> None:
+    def __init__(self, blobs: FakeBlobs, *losses: str, answer: str = "") -> None:
         super().__init__(blobs)
-        self._losses = losses
+        self._refusals = {loss: answer or f"no loss {loss!r} here" for loss in losses}
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
-        return SessionWithoutLosses(super().open(model, lora), self._losses)
+        return SessionWithoutLosses(super().open(model, lora), self._refusals)
 
 
 class SessionWithoutLosses:
-    def __init__(self, session: TrainingSession, losses: Sequence[str]) -> None:
+    def __init__(self, session: TrainingSession, refusals: Mapping[str, str]) -> None:
         self._session = session
-        self._losses = losses
+        self._refusals = refusals
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -55,7 +55,7 @@ class SessionWithoutLosses:
         return self._refused(loss) or self._session.forward_backward(data, loss, options)
 
     def _refused(self, loss: Any) -> Future[Any] | None:
-        return Failed(ConfigError(f"no loss {loss!r} here")) if loss in self._losses else None
+        return Failed(ConfigError(self._refusals[loss])) if loss in self._refusals else None
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +131,20 @@ def test_capabilities_come_from_the_newest_probe() -> None:
     assert report.when in client.capabilities_source()
     has = "cross_entropy, dro, gspo, importance_sampling"
     assert f"needs 'loss ppo', which {server.url} lacks; it has {has}" in problems
+
+
+@pytest.mark.parametrize(
+    "answer, known", [("no loss 'next_year' here", True), ("sequence_ids are missing", False)]
+)
+def test_a_refused_loss_of_unknown_inputs_may_exist(answer: str, known: bool) -> None:
+    blobs = FakeBlobs()
+    backend = WithoutLosses(blobs, "next_year", answer=answer)
+    with serving(backend, blobs) as server:
+        client = ByteTinker(FakeBlobs(), server.url)
+        report = client.probe("tiny", Lora(rank=4), ["loss next_year"])
+    [finding] = [finding for finding in report.findings if finding.feature == "loss next_year"]
+    assert finding.present is (False if known else None)
+    assert answer in finding.detail
 
 
 def test_a_damaged_report_is_an_error(tmp_path: Path) -> None:
