@@ -202,17 +202,6 @@ def top_logprobs(result: Any, length: int, k: int, server: str) -> tuple[Tokens,
     return np.where(absent, -1, ids), np.where(absent, np.nan, nats).astype(np.float32)
 
 
-def checked_metrics(metrics: Mapping[str, float] | None, server: str) -> Mapping[str, float]:
-    """Return the metrics of an optimiser step; raises Diverged for a norm that is not finite."""
-    for name, value in (metrics or {}).items():
-        if name.endswith("grad_norm") and not np.isfinite(value):
-            raise Diverged(
-                f"{server} reports that {name} is {value}: lower the learning rate, or check the "
-                "data"
-            )
-    return dict(metrics or {})
-
-
 def tinker_path(path: str | None, server: str) -> str:
     """Return the path of saved weights."""
     if path is None or not path.startswith("tinker://"):

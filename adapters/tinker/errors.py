@@ -15,7 +15,9 @@ from kitchen.secrets import mask
 
 _REQUEST_FAILED = re.compile(r"Request failed: (.*?)(?: for self\.request_id=.*)?$", re.DOTALL)
 _KIND_AND_MESSAGE = re.compile(r"(\w+): (.*)", re.DOTALL)
-_STATUS = re.compile(r"with status (\d+)")
+_STATUS = re.compile(r"(?:with |\()status (\d+)")
+# the SDK's description of a request, and pydantic's of its documentation
+_DETAILS = re.compile(r" for self\.request_id=.*|For further information visit \S+", re.DOTALL)
 # phrases in the SDK's errors about clients that no longer work
 _CLOSED_CLIENT = ("poisoned", "holder is closed", "ServiceClient is closed")
 NOT_FOUND, METHOD_NOT_ALLOWED, GONE, NOT_IMPLEMENTED = 404, 405, 410, 501
@@ -45,6 +47,7 @@ def translate_error(error: BaseException, server: str = "the server") -> BaseExc
     is_closed = any(phrase in text for phrase in _CLOSED_CLIENT)
     if is_closed or type(error).__name__ == "RetryableException":
         return SessionLost(f"the session on {server} is lost: {text}")
+    text = " ".join(_DETAILS.sub("", text).split())
     if (match := _STATUS.search(text)) is not None:
         return _from_status(int(match[1]), text, server)
     return _from_sdk(error, text, server)

@@ -13,7 +13,6 @@ import structlog
 from tinker import types
 
 from adapters.tinker.answers import (
-    checked_metrics,
     loss_output,
     tinker_path,
     training_logprobs,
@@ -187,7 +186,7 @@ class TinkerSession:
 
         return self._submit(
             request,
-            lambda result: OptimStepResult(checked_metrics(result.metrics, self._service.name)),
+            lambda result: OptimStepResult(dict(result.metrics or {})),
             is_update=True,
         )
 

@@ -152,6 +152,21 @@ def test_loss_that_is_not_finite_names_the_server() -> None:
             served.session.forward_backward(datums("cross_entropy")).result(60)
 
 
+def test_metrics_of_a_step_may_be_missing() -> None:
+    with served_without("metrics of a step") as served:
+        expected = train(FakeTraining(FakeBlobs()).open("tiny", LORA))
+        np.testing.assert_allclose(train(served.session), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("missing", ["tinker:// in paths", "paths of saves"])
+def test_path_that_cannot_be_opened_names_the_server(missing: str) -> None:
+    with served_without(missing) as served:
+        for save in (served.session.save, served.session.save_weights):
+            with pytest.raises(BackendError, match=served.address):
+                save("one").result(60)
+    assert not served.blobs.list("one")
+
+
 @pytest.mark.parametrize("missing", ["first prompt logprob", "NaN for the first token"])
 def test_first_prompt_logprob_is_nan(missing: str) -> None:
     expected = FakeTraining(FakeBlobs()).sampler("tiny").logprobs(PROMPT).result()

@@ -22,6 +22,7 @@ from tinker.proto import tinker_public_pb2 as pb
 API = "/api/v1"
 PROTOBUF = b"application/x-protobuf"
 PASSES = ("forward", "forward_backward")
+SAVES = ("save_weights", "save_weights_for_sampler", "save_weights_external")
 Body = Mapping[str, Any]
 
 
@@ -194,6 +195,18 @@ def _unknown_stop_reason(sequence: Any) -> None:
     sequence.stop_reason = 7
 
 
+def _plain_path(message: Any) -> None:
+    message["path"] = "/checkpoints/1"
+
+
+def _without_path(message: Any) -> None:
+    message.pop("path", None)
+
+
+def _without_metrics(message: Any) -> None:
+    message["metrics"] = None
+
+
 def _creates_model(body: Body) -> bool:
     return body.get("model_id") is None
 
@@ -223,6 +236,10 @@ SWITCHES: Mapping[str, Switch] = {
     "training logprobs": Edit(PASSES, _without_logprobs),
     "training logprobs of a datum": Edit(PASSES, _one_datum_fewer),
     "fractions of training logprobs": Edit(PASSES, _as_integers),
+    "metrics of a step": Edit(("optim_step",), _without_metrics),
+    # saves
+    "tinker:// in paths": Edit(SAVES, _plain_path),
+    "paths of saves": Edit(SAVES, _without_path),
     # log-probabilities of a prompt
     "first prompt logprob": Edit(("asample",), _prompt(lambda values: values[1:])),
     "last prompt logprob": Edit(("asample",), _prompt(lambda values: values[:-1])),
