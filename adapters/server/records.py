@@ -24,6 +24,7 @@ CHECKPOINT_TYPES = {
     "sampler_weights": "sampler",
     "external_weights": "external",
 }
+SNAPSHOT = "snapshot"  # the name in the path of a snapshot
 MIN_TTL = 3600  # minimum lifetime of a checkpoint, in seconds
 MAX_TTL = 10 * 366 * 24 * 3600  # seconds
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,127}")
@@ -115,6 +116,8 @@ class Records:
     Raises RunFailed for a record that cannot be read.
     """
 
+    is_replica = False
+
     def __init__(self, blobs: BlobStore) -> None:
         self.blobs = blobs
         self._lock = threading.Lock()  # listings run on other threads
@@ -157,9 +160,54 @@ class Records:
             self._records.pop(name, None)
 
 
-def _read(kind: type[Record], name: str, blobs: BlobStore) -> Record:
+class ReplicaRecords(Records):
+    """The records that a replica sees: those of the server that trains, and its own sessions.
+
+    The records of the other server are read whenever they are needed, and never written.
+    """
+
+    is_replica = True
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self.blobs = blobs
+        self._lock = threading.Lock()
+        self._records = {}  # of this replica's own clients
+
+    def put(self, record: Record) -> None:
+        with self._lock:
+            self._records[_blob_name(record.folder, record.id)] = record
+
+    def get(self, kind: type[R], id: str) -> R | None:
+        if (own := super().get(kind, id)) is not None:
+            return own
+        return self._stored(kind, _blob_name(kind.folder, id))
+
+    def all(self, kind: type[R], prefix: str = "") -> Sequence[R]:
+        """Return the records whose id starts with the prefix; only its own of sessions."""
+        own = super().all(kind, prefix)
+        if kind in (SessionRecord, SamplerRecord):
+            return own
+        names = self.blobs.list(_blob_name(kind.folder, prefix, ""))
+        stored = (self._stored(kind, name) for name in names)
+        records = [*own, *(record for record in stored if record is not None)]
+        return sorted(records, key=lambda record: record.created_at)
+
+    def remove(self, record: Record) -> None:
+        with self._lock:
+            self._records.pop(_blob_name(record.folder, record.id), None)
+
+    def _stored(self, kind: type[R], name: str) -> R | None:
+        data = self.blobs.read(name)
+        return None if data is None else _parse(kind, name, data)
+
+
+def _read(kind: type[R], name: str, blobs: BlobStore) -> R:
+    return _parse(kind, name, blobs.read(name) or b"")
+
+
+def _parse(kind: type[R], name: str, data: bytes) -> R:
     try:
-        return kind.model_validate_json(blobs.read(name) or b"")
+        return kind.model_validate_json(data)
     except ValidationError as error:
         raise RunFailed(
             f"the server's record {name!r} cannot be read: {error.errors()[0]['msg']}; delete it "
@@ -170,6 +218,18 @@ def _read(kind: type[Record], name: str, blobs: BlobStore) -> Record:
 def _blob_name(folder: str, id: str, suffix: str = ".json") -> str:
     """Return the blob name of an id; colons, which some file systems forbid, become tildes."""
     return f"{ROOT}/{folder}/{id.replace(':', '~')}{suffix}"
+
+
+def snapshot_path(sampler_id: str) -> str:
+    """Return the path by which replicas open the snapshot of a sampling session."""
+    return f"tinker://{sampler_id}/sampler_weights/{SNAPSHOT}"
+
+
+def sampler_of_snapshot(path: str) -> str | None:
+    """Return the id of the sampling session in the path of a snapshot, else None."""
+    match = _PATH.fullmatch(path)
+    is_snapshot = match is not None and ":sample:" in match[1] and match[3] == SNAPSHOT
+    return match[1] if match is not None and is_snapshot else None
 
 
 def checkpoint_id(path: str) -> str:

@@ -75,10 +75,12 @@ class RestApi:
         }
 
     def delete(self, run_id: str, kind: str, name: str) -> None:
+        self._sessions.check_writable()
         self._sessions.delete_checkpoint(self._checkpoint(run_id, kind, name))
 
     def set_ttl(self, run_id: str, kind: str, name: str, seconds: int | None) -> None:
         """Let a checkpoint expire after this many seconds, or never."""
+        self._sessions.check_writable()
         record = self._checkpoint(run_id, kind, name)
         self._sessions.records.put(record.model_copy(update={"expires": expiry(seconds)}))
 
@@ -112,10 +114,12 @@ class RestApi:
 
     def set_project(self, session_id: str, project: str) -> None:
         """Move a session to another project, with its runs."""
+        self._sessions.check_writable()
         self._sessions.set_project(self._record(SessionRecord, session_id), project)
 
     def set_public(self, run_id: str, kind: str, name: str, public: bool) -> None:
         """Publish a checkpoint or withdraw it: a flag, because the server has one user."""
+        self._sessions.check_writable()
         record = self._checkpoint(run_id, kind, name)
         self._sessions.records.put(record.model_copy(update={"public": public}))
 

@@ -12,7 +12,7 @@ import numpy as np
 from tinker import types
 
 from adapters.server.futures import Gone, Result
-from adapters.server.records import SamplerRecord, check_number
+from adapters.server.records import CheckpointRecord, SamplerRecord, check_number
 from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler
 from adapters.server.sessions import Sessions, snapshot_name
 from adapters.server.target_tokens import TargetTokens, parse_targets
@@ -44,8 +44,13 @@ class SamplingApi:
         client = self._sessions.client(request.session_id)
         if request.model_path is None and request.base_model is None:
             raise DataError("a sampling session needs base_model or model_path")
-        saved, base = None, str(request.base_model)
-        if request.model_path is not None:
+        saved: CheckpointRecord | SamplerRecord | None = None
+        base = str(request.base_model)
+        if request.model_path is not None and (
+            snapshot := self._sessions.snapshot(request.model_path)
+        ):
+            saved, base = snapshot, snapshot.base
+        elif request.model_path is not None:
             saved = self._sessions.checkpoint(request.model_path)
             if saved.is_encrypted:
                 raise ConfigError(

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from adapters.server.limits import Limits
@@ -50,17 +51,21 @@ class TinkerServer:
         key: str | None = None,
         limits: Limits | None = None,
         cors: Sequence[str] = (),
+        *,
+        replica: bool = False,
     ) -> Any:
         """Return an ASGI application; raises BackendError for a model that cannot be fetched.
 
-        `cors` are origins of web pages that may use the OpenAI API.
+        `cors` are origins of web pages that may use the OpenAI API. A replica only samples, from
+        the weights that another server on the same store saves.
         """
         from adapters.server.app import create_app
-        from adapters.server.records import Records
+        from adapters.server.records import Records, ReplicaRecords
         from adapters.server.sessions import ServedModels, Sessions
 
         served = ServedModels(dict(self._fetch_models(models, aliases)))
-        sessions = Sessions(self._training, Records(self._blobs), served, limits)
+        records = ReplicaRecords(self._blobs) if replica else Records(self._blobs)
+        sessions = Sessions(self._training, records, served, limits)
         return create_app(sessions, key, cors)
 
     def serve(
@@ -72,6 +77,7 @@ class TinkerServer:
         *,
         take_over: bool = False,
         cors: Sequence[str] = (),
+        replica: bool = False,
     ) -> Iterator[str]:
         """Yield the address, the key that clients send, and the models' names; then serve.
 
@@ -83,10 +89,10 @@ class TinkerServer:
         key = os.environ.get(KEY) or None
         _check_key(key, host)
         _check_origins(cors, key)
-        # two servers on one store would each end the other's sessions
-        exclusive = lease(self._blobs, ROOT, take_over=take_over)
+        # two servers that write to one store would each end the other's sessions
+        exclusive = nullcontext() if replica else lease(self._blobs, ROOT, take_over=take_over)
         with exit_on_sigterm(), listen(host, port) as listening, exclusive:
-            app = self.app(models, aliases, key, cors=cors)
+            app = self.app(models, aliases, key, cors=cors, replica=replica)
             yield address_of(listening, host)
             yield "tml-any" if key is None else f"${KEY}"
             yield from app.state.sessions.models.by_name

@@ -24,6 +24,7 @@ from adapters.server.records import (
     SamplerRecord,
     SessionRecord,
     checkpoint_id,
+    sampler_of_snapshot,
 )
 from kitchen.errors import BackendError, ConfigError, DataError, did_you_mean
 from kitchen.ports.hub import HubClient
@@ -211,6 +212,19 @@ class Sessions:
             )
         return base or saved.base
 
+    def snapshot(self, path: str) -> SamplerRecord | None:
+        """Return the sampling session whose snapshot a path names; None for another path."""
+        sampler_id = sampler_of_snapshot(path)
+        return None if sampler_id is None else self.records.get(SamplerRecord, sampler_id)
+
+    def check_writable(self) -> None:
+        """Raise ConfigError for a request that a replica leaves to the server that trains."""
+        if self.records.is_replica:
+            raise ConfigError(
+                "this server is a replica (--replica), which only samples: send this request to "
+                "the server that trains"
+            )
+
     def checkpoints(self, prefix: str = "") -> Sequence[CheckpointRecord]:
         records = self.records.all(CheckpointRecord, prefix)
         return [record for record in records if not record.is_expired]
@@ -234,6 +248,8 @@ class Sessions:
 
     def delete_unused(self, checkpoints: Iterable[Checkpoint | None]) -> None:
         """Delete weights that no record references; samplers hold references to theirs."""
+        if self.records.is_replica:
+            return  # they belong to another server
         samplers = self.records.all(SamplerRecord)
         used = {record.weights.path for record in samplers if record.weights is not None}
         used |= {record.weights.path for record in self.records.all(CheckpointRecord)}
@@ -249,6 +265,8 @@ class Sessions:
         for client in self:
             if self._clock() - client.last_seen > self.limits.session_timeout:
                 self.end(client)
+        if self.records.is_replica:
+            return
         for record in self.records.all(CheckpointRecord):
             if record.is_expired:
                 self.delete_checkpoint(record)

@@ -200,6 +200,7 @@ class TrainingApi:
         metadata: Mapping[str, Any] | None,
     ) -> Model:
         """Open a model in the client's session; it loads in the background."""
+        self._sessions.check_writable()
         run = RunRecord(
             id=_model_id(client, number),
             session=client.record.id,

@@ -16,6 +16,7 @@ from adapters.folders import hidden_size, is_adapter
 from adapters.tinker.checkpoint_index import CheckpointIndex
 from adapters.tinker.http_client import models
 from adapters.tinker.probe_store import store_report, stored_report
+from adapters.tinker.replicas import Copy, Replica, ReplicatedSampler
 from adapters.tinker.server_status import server_status
 from adapters.tinker.service import Service
 from adapters.tinker.skyrl.gateway import SkyRLGateway
@@ -49,6 +50,7 @@ SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
     | {"loss dppo", "custom loss", "prompt_logprobs", "export"},
 }
 MIN_EXPIRY = 3600  # seconds; servers accept no shorter time to live
+REPLICA_AWAY = 20.0  # seconds without a healthy answer until a replica's requests go elsewhere
 ONLINE_TIMEOUT = 3.0  # seconds that a server has to list its models
 
 
@@ -68,7 +70,8 @@ class TinkerTraining:
         hub: HubClient,
         blobs: BlobStore,
         *,
-        base_url: str = "",  # of the server; else TINKER_BASE_URL, else the hosted service
+        # of the server; else TINKER_BASE_URL, else the hosted service; of several, the first trains
+        base_url: str | list[str] = "",
         key: str = "TINKER_API_KEY",  # environment variable that holds the API key
         server: str = "tinker",  # kind of server, which decides its capabilities
         project: str = "",  # project to which the server assigns the sessions
@@ -90,11 +93,16 @@ class TinkerTraining:
         self._tokenizer_model = tokenizer
         self._expire_after = expire_after
         self._checkpoints = CheckpointIndex(blobs)
+        first, *others = _server_urls(base_url, server)
         gateway = SkyRLGateway() if server == "skyrl" else None
-        self._new_service = partial(
-            Service, base_url, key, project, metadata or {}, patience, away, gateway
-        )
+
+        def new_service(url: str, max_outage: float) -> Service:
+            return Service(url, key, project, metadata or {}, patience, max_outage, gateway)
+
+        self._new_service = partial(new_service, first, away)
         self._service = self._new_service()
+        replicas = [Replica(new_service(url, min(away, REPLICA_AWAY))) for url in others]
+        self._replicas = [Replica(self._service), *replicas] if others else []
         self._lock = threading.Lock()
         self._tokenizers = dict[str, Tokenizer]()
 
@@ -228,6 +236,7 @@ class TinkerTraining:
             lambda: self.tokenizer(model),
             self._expire_after,
             needed.check,
+            self._replicas,
         )
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
@@ -235,9 +244,15 @@ class TinkerTraining:
         from adapters.tinker.opening import open_sampler
         from adapters.tinker.sampler import TinkerSampler
 
-        return TinkerSampler(
-            self._service,
-            lambda client: open_sampler(self._service, client, self._path(weights)),
+        def sampler_on(service: Service) -> Sampler:
+            return TinkerSampler(
+                service, lambda client: open_sampler(service, client, self._path(weights))
+            )
+
+        if not self._replicas:
+            return sampler_on(self._service)
+        return ReplicatedSampler(
+            [Copy(replica, partial(sampler_on, replica.service)) for replica in self._replicas]
         )
 
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
@@ -262,6 +277,21 @@ class TinkerTraining:
         if isinstance(weights, Checkpoint):
             return self._checkpoints.path(weights)
         return weights
+
+
+def _server_urls(base_url: str | list[str], server: str) -> Sequence[str]:
+    """Return the URLs of the servers; raises ConfigError if they cannot share their weights."""
+    urls = [base_url] if isinstance(base_url, str) else base_url
+    if not urls or len(set(urls)) < len(urls) or (len(urls) > 1 and not all(urls)):
+        raise ConfigError(
+            f"base_url={urls}: give one URL, or several different ones, of which the first trains"
+        )
+    if len(urls) > 1 and server != "kitchen":
+        raise ConfigError(
+            f"base_url has {len(urls)} URLs, but only `kitchen serve` has replicas: set "
+            "training.server=kitchen, or give one URL"
+        )
+    return urls
 
 
 def _losses(capabilities: Iterable[str]) -> set[str]:

@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from adapters.tinker.futures import new_future, set_error
 from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_into
 from adapters.tinker.opening import create_model, is_gone, open_from_state
 from adapters.tinker.queue_state import QueueStateLogger
+from adapters.tinker.replicas import Copy, Replica, ReplicatedSampler
 from adapters.tinker.sampler import MAX_ID, TinkerSampler
 from adapters.tinker.service import Service
 from kitchen.backend.custom_loss import custom_loss_grads
@@ -62,8 +64,10 @@ class TinkerSession:
         expire_after: int,  # seconds that the server keeps checkpoints; 0: no expiry
         # called with the SDK's ServiceClient and TrainingClient and the model once they are open
         check_features: Callable[[Any, Any, str], None] = lambda *_: None,
+        replicas: Sequence[Replica] = (),  # servers that sample, this one first; empty: only this
     ) -> None:
         self._service = service
+        self._replicas = replicas
         self._checkpoints = checkpoints
         self._model = model
         self._lora = lora
@@ -238,9 +242,22 @@ class TinkerSession:
 
     def snapshot(self) -> Future[Sampler]:
         return self._submit(
-            lambda client: client.save_weights_and_get_sampling_client(),
-            lambda sampling: TinkerSampler(self._service, lambda _: sampling, self._queue_states),
+            lambda client: client.save_weights_and_get_sampling_client(), self._sampler
         )
+
+    def _sampler(self, sampling: Any) -> Sampler:
+        """Return a sampler of a snapshot, which replicas find in the store that they share."""
+        own = partial(TinkerSampler, self._service, lambda _: sampling, self._queue_states)
+        if not self._replicas:
+            return own()
+        path = f"tinker://{sampling._sampling_session_id}/sampler_weights/snapshot"
+
+        def open_copy(service_client: Any) -> Any:
+            return service_client.create_sampling_client(model_path=path).result()
+
+        own_replica, *others = self._replicas
+        copies = [Copy(other, partial(TinkerSampler, other.service, open_copy)) for other in others]
+        return ReplicatedSampler([Copy(own_replica, own), *copies])
 
     def close(self) -> None:
         """Drop pending requests; the server's session ends with the last user of the service."""

@@ -56,6 +56,15 @@ Cors = Annotated[
     ),
 ]
 
+Replica = Annotated[
+    bool,
+    typer.Option(
+        "--replica",
+        help="Only sample, also from the weights that another server saves in the same --runs; "
+        "clients list both servers in training.base_url.",
+    ),
+]
+
 app = typer.Typer()
 
 
@@ -64,6 +73,7 @@ app = typer.Typer()
         "kitchen serve",
         "kitchen serve --model packaged:smollm2-135m-instruct --port 9000",
         "kitchen serve --alias Qwen/Qwen3-8B=packaged:smollm2-135m-instruct",
+        "kitchen serve --replica --port 8001",
     )
 )
 def serve(
@@ -72,6 +82,7 @@ def serve(
     model: Models = None,
     alias: Aliases = None,
     cors: Cors = None,
+    replica: Replica = False,
     training: Training = None,
     hub: Hub = None,
     blobs: Blobs = None,
@@ -89,7 +100,7 @@ def serve(
     from kitchen.cli.commands.serve import ServeOptions, serve_models
 
     options = ServeOptions(
-        tuple(model or ()), tuple(alias or ()), host, port, take_over, tuple(cors or ())
+        tuple(model or ()), tuple(alias or ()), host, port, take_over, tuple(cors or ()), replica
     )
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
     exit_with(lambda: serve_models(options, adapters), debug=debug)

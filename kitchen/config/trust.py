@@ -144,6 +144,8 @@ def _untrusted_adapters(adapters: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _decides_where_secrets_go(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_decides_where_secrets_go, value))
     if not isinstance(value, str):
         return False
     is_elsewhere = "://" in value and not _THIS_MACHINE.fullmatch(value)

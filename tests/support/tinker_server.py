@@ -75,7 +75,7 @@ def serving(
 class ByteTinker(TinkerTraining):
     """A client whose models are the fake's, which read bytes."""
 
-    def __init__(self, blobs: BlobStore, url: str, **settings: Any) -> None:
+    def __init__(self, blobs: BlobStore, url: str | list[str], **settings: Any) -> None:
         super().__init__(FakeHub(MODELS), blobs, base_url=url, server="kitchen", **settings)
 
     def tokenizer(self, model: str) -> Tokenizer:

@@ -28,6 +28,7 @@ class ServeOptions:
     port: int
     take_over: bool
     cors: Sequence[str] = ()  # origins of web pages
+    replica: bool = False
 
 
 def serve_models(options: ServeOptions, adapters: AdapterChoice) -> int:
@@ -50,11 +51,13 @@ def serve_models(options: ServeOptions, adapters: AdapterChoice) -> int:
         options.port,
         take_over=options.take_over,
         cors=options.cors,
+        replica=options.replica,
     )
     address = next(lines)
     key = next(lines)
     out = console()
-    out.print(f"serving the Tinker API at {address}; Ctrl-C stops it", soft_wrap=True)
+    role = ", as a replica that only samples" if options.replica else ""
+    out.print(f"serving the Tinker API at {address}{role}; Ctrl-C stops it", soft_wrap=True)
     out.print(f"for clients: export TINKER_BASE_URL={address} TINKER_API_KEY={key}", soft_wrap=True)
     out.print(
         f"for clients of OpenAI: export OPENAI_BASE_URL={address}/v1 OPENAI_API_KEY={key}",

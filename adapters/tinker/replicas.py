@@ -1,0 +1,142 @@
+"""A sampler over several servers with the same weights, which shares requests by load."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+
+from adapters.tinker.futures import ConcurrentFuture, new_future, set_error, set_result
+from adapters.tinker.service import Service
+from kitchen.errors import ApiError, BackendError, RunFailed
+from kitchen.ports.future import Failed, Future, Pending
+from kitchen.ports.sampling import Sampler
+from kitchen.secrets import mask
+from kitchen.types import Floats, Sampled, Tokens
+
+T = TypeVar("T")
+log = structlog.get_logger("kitchen.tinker")
+RETRY_INTERVAL = 30.0  # seconds until a server that was away is tried again
+
+
+@dataclass
+class Replica:
+    """One of several servers with the same weights, shared by all samplers of a client."""
+
+    service: Service
+    pending: int = 0  # requests that it is answering
+    away_until: float = 0.0  # on the monotonic clock; it gets no requests before
+
+    @property
+    def is_away(self) -> bool:
+        return self.away_until > time.monotonic()
+
+    def set_aside(self, why: BaseException) -> None:
+        """Send no requests to this server for a while."""
+        if not self.is_away:
+            log.warning(
+                "a server is away; its requests are sent to the others",
+                server=mask(self.service.address),
+                why=str(why),
+            )
+        self.away_until = time.monotonic() + RETRY_INTERVAL
+
+
+@dataclass
+class Copy:
+    """The sampler of some weights on one of the servers, opened when it is needed."""
+
+    replica: Replica
+    open: Callable[[], Sampler]
+    sampler: Sampler | None = None
+
+    def close(self) -> None:
+        if self.sampler is not None:
+            self.sampler.close()
+        self.sampler = None
+
+
+class ReplicatedSampler:
+    """Sends each request to the server with the fewest pending ones, and again if that is lost.
+
+    Requests have seeds, so that another server gives the same answer.
+    """
+
+    def __init__(self, copies: Sequence[Copy]) -> None:
+        """`copies` has the server that trains first, which is spared where others are as idle."""
+        self._copies = copies[::-1]
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def logprobs(self, tokens: Tokens) -> Future[Floats]:
+        return self._submit(lambda sampler: sampler.logprobs(tokens))
+
+    def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
+        return self._submit(lambda sampler: sampler.top_logprobs(tokens, k))
+
+    def sample(self, prompt: Tokens, **options: Any) -> Future[Sequence[Sampled]]:
+        return self._submit(lambda sampler: sampler.sample(prompt, **options))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for copy in self._copies:
+                copy.close()
+
+    def _submit(self, request: Callable[[Sampler], Future[T]]) -> Future[T]:
+        if self._closed:
+            return Failed(RunFailed("the sampler is closed"))
+        future: ConcurrentFuture[T] = new_future()
+        self._send(request, future, self._copies)
+        return Pending(future)
+
+    def _send(
+        self,
+        request: Callable[[Sampler], Future[T]],
+        future: ConcurrentFuture[T],
+        untried: Sequence[Copy],
+    ) -> None:
+        with self._lock:
+            copy = min(untried, key=lambda copy: (copy.replica.is_away, copy.replica.pending))
+            sampler = copy.sampler = copy.sampler or copy.open()
+            copy.replica.pending += 1
+        others = [other for other in untried if other is not copy]
+        answer = request(sampler)
+        if isinstance(answer, Failed):  # refused before it was sent
+            sent: ConcurrentFuture[T] = new_future()
+            set_error(sent, answer.error)
+        else:
+            assert isinstance(answer, Pending)
+            sent = answer.work
+        sent.add_done_callback(partial(self._on_done, request, future, copy, sampler, others))
+
+    def _on_done(
+        self,
+        request: Callable[[Sampler], Future[T]],
+        future: ConcurrentFuture[T],
+        copy: Copy,
+        sampler: Sampler,
+        others: Sequence[Copy],
+        answer: ConcurrentFuture[T],
+    ) -> None:
+        error = answer.exception()
+        with self._lock:
+            copy.replica.pending -= 1
+            is_away = isinstance(error, BackendError) and not isinstance(error, ApiError)
+            # another request found that the server is away, and closed the sampler
+            is_closed = copy.sampler is not sampler and isinstance(error, RunFailed)
+            if error is not None and is_away and copy.sampler is sampler:
+                copy.replica.set_aside(error)
+                copy.close()
+            sends_again = (is_away or is_closed) and others and not self._closed
+        if sends_again:
+            self._send(request, future, others)
+        elif error is not None:
+            set_error(future, error)
+        else:
+            set_result(future, answer.result())
