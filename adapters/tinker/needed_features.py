@@ -38,9 +38,9 @@ class NeededFeatures:
         others = [loss for loss in self._losses if f"{LOSS}{loss}" != check.feature]
         advice = ""
         if check.feature.startswith(LOSS) and others:
-            advice = f"; choose another one, such as {', '.join(others)}"
+            advice = f"; choose another one (it may have {', '.join(others)})"
         server = self._service.name
         return ConfigError(
             f"{server} lacks {check.feature!r}, which this run needs: {reason(error, server)}"
-            f"{advice} (`kitchen check --online` lists all that it lacks)"
+            f"{advice}; `kitchen check --online` lists all that it lacks"
         )

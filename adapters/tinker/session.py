@@ -329,8 +329,9 @@ class TinkerSession:
         """Raise DataError for a step without a gradient, RunFailed for one that lacks a pass."""
         if self._refused.is_incomplete and self._has_gradient:
             raise RunFailed(
-                "the server has accumulated a gradient that lacks the data of a forward_backward "
-                "that was refused, and it cannot be discarded there; load the last checkpoint"
+                f"{self._service.name} has accumulated a gradient that lacks the data of a "
+                "forward_backward that was refused, and it cannot be discarded there; load the "
+                "last checkpoint"
             )
         self._refused.check_step(has_gradient=self._has_gradient)
 
