@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adapters.fake.blobs import FakeBlobs
 from adapters.fake.tokenizer import END, ByteTokenizer
 from adapters.fake.training import FakeTraining
+from adapters.server.limits import Limits
 from tests.adapters.server.openai.conftest import OpenAIClient
-from tests.support.tinker_server import KEY
+from tests.support.tinker_server import KEY, application
 
 HELLO = ByteTokenizer().encode("hello", special=True)
 
@@ -142,6 +144,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("chat/completions", {**CHAT, "n": 0}, "n"),
     ("chat/completions", {**CHAT, "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
     ("chat/completions", {**CHAT, "chat_template_kwargs": {"thinking": 1}}, "messages"),
+    ("chat/completions", {**CHAT, "stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
     ("chat/completions", {}, "messages"),
     ("chat/completions", {"messages": [IMAGE]}, "messages[0].content[0]"),
     ("chat/completions", {"messages": [{"role": "usr", "content": ""}]}, "messages[0].role"),
@@ -208,6 +211,18 @@ def test_bodies_that_are_no_objects_are_refused(client: OpenAIClient, body: byte
 def test_no_name_leaves_the_store(client: OpenAIClient) -> None:
     for name in ("../../etc", "run:../etc", "run:..", "tinker://../weights/x", "\0"):
         assert client.post("completions", model=name, prompt="x").status_code == 404
+
+
+def test_clients_with_too_many_prompts_must_wait() -> None:
+    blobs = FakeBlobs()
+    limits = Limits(unfetched_results=2)
+    client = OpenAIClient(application(FakeTraining(blobs), blobs, limits=limits))
+    with client.http:
+        answer = client.post("completions", model="tiny", prompt=["a", "b", "c"])
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+        for _ in range(3):  # those that have ended do not count
+            client.complete(["a", "b"])
 
 
 def test_unknown_paths_have_errors_of_the_same_form(client: OpenAIClient) -> None:
