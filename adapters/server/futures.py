@@ -105,7 +105,7 @@ class FutureStore:
                 f"there is no request {request_id!r}; its result may have been fetched and dropped"
             )
         future = self._futures[request_id]
-        waiting: set[asyncio.Future[Any]] = {future.task, self._stop_signal()}
+        waiting: set[asyncio.Future[Any]] = {future.task, self.stop_signal()}
         self.polls += 1
         try:
             await asyncio.wait(waiting, timeout=timeout, return_when=FIRST_COMPLETED)
@@ -122,11 +122,11 @@ class FutureStore:
 
     def stop_waiting(self) -> None:
         """Answer all clients that wait for a result, now and from now on: they try again later."""
-        signal = self._stop_signal()
+        signal = self.stop_signal()
         if not signal.done():
             signal.set_result(None)
 
-    def _stop_signal(self) -> asyncio.Future[None]:
+    def stop_signal(self) -> asyncio.Future[None]:
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_future()
         return self._stopping

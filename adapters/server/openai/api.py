@@ -43,7 +43,7 @@ class OpenAIApi:
         self, sessions: Sessions, scheduler: SamplerScheduler, read_body: ReadBody
     ) -> None:
         self._weights = WeightsNames(sessions)
-        self._queue = GenerationQueue(scheduler, sessions.limits)
+        self._queue = GenerationQueue(scheduler, sessions.futures, sessions.limits)
         self._read_body = read_body
         self._tokenizing = Lock()  # tokenizers are not safe to use from several threads
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from adapters.server.futures import QueueFull
+from adapters.server.futures import FutureStore, QueueFull
 from adapters.server.limits import Limits
 from adapters.server.openai.weights import ServedWeights
 from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler
 from adapters.server.sampling import TOKEN_BYTES
 from kitchen.artifacts.completions import StreamingSampler
+from kitchen.errors import RunFailed
 from kitchen.ports.future import Done, Future, arrival
 from kitchen.ports.sampling import Sampler
 from kitchen.types import Floats, Sampled, Tokens
@@ -76,8 +77,9 @@ class Generated:
 class GenerationQueue:
     """Puts requests into the queues of samplers, in the order in which they came."""
 
-    def __init__(self, scheduler: SamplerScheduler, limits: Limits) -> None:
+    def __init__(self, scheduler: SamplerScheduler, futures: FutureStore, limits: Limits) -> None:
         self._scheduler = scheduler
+        self._futures = futures  # knows when the server stops
         self._limits = limits
         self._numbers = count()
         self._waiting: Counter[str] = Counter()  # requests, by client
@@ -103,10 +105,18 @@ class GenerationQueue:
                 started.append(self._submit(weights, generation, client, _from(first, on_token)))
             results = [asyncio.ensure_future(_result(one)) for one in started]
             try:
-                return await asyncio.gather(*results)
+                return await self._unless_stopped(asyncio.gather(*results))
             finally:
                 for result in results:  # if one has failed, the others are not needed
                     result.cancel()
+
+    async def _unless_stopped(self, work: asyncio.Future[list[Generated]]) -> Sequence[Generated]:
+        """Return the result; raises RunFailed as soon as the server stops."""
+        waited: set[asyncio.Future[Any]] = {work, self._futures.stop_signal()}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise RunFailed("the server is stopping; try again later")
+        return work.result()
 
     @contextmanager
     def _room(self, client: str, requests: int, size: int) -> Iterator[None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 pytest.importorskip("uvicorn")
@@ -14,6 +16,11 @@ pytest.importorskip("uvicorn")
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.sampling import FakeSampler
 from adapters.fake.training import FakeTraining
+from adapters.server.futures import FutureStore
+from adapters.server.limits import Limits
+from adapters.server.openai.generation import Generation, GenerationQueue
+from adapters.server.openai.weights import ServedWeights
+from adapters.server.sampler_scheduler import SamplerScheduler
 from kitchen.errors import RunFailed
 from kitchen.ports.future import Future, Pending
 from kitchen.ports.sampling import Sampler
@@ -122,6 +129,28 @@ def test_errors_have_their_own_status_or_are_the_last_event() -> None:
         assert answer.status_code == 503
         text = client.post("completions", model="tiny", prompt="hello", stream=True).text
     assert text.split("\n\n")[-2].startswith('data: {"error": {"message": "the weights are not')
+
+
+def test_requests_in_progress_end_when_the_server_stops() -> None:
+    training = SlowTraining()
+    tokenizer = training.tokenizer("tiny")
+    weights = ServedWeights("tiny", "tiny", tokenizer, "tiny", None, {}, chat=True)
+    generation = Generation(np.array([1]), 1, 8, 1.0, 1.0, 0, 1, [])
+
+    async def stop_in_between() -> None:
+        futures = FutureStore()
+        queue = GenerationQueue(SamplerScheduler(training.sampler), futures, Limits())
+        drawn = asyncio.Event()
+        work = queue.run(weights, [generation], "", lambda *_: drawn.set())
+        task = asyncio.ensure_future(work)
+        await drawn.wait()
+        futures.stop_waiting()
+        with pytest.raises(RunFailed, match="try again"):
+            await task
+        await asyncio.sleep(0)
+
+    asyncio.run(stop_in_between())
+    assert training.opened.work.cancelled()
 
 
 def test_errors_before_the_first_token_have_a_status(client: OpenAIClient) -> None:
