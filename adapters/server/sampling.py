@@ -46,17 +46,10 @@ class SamplingApi:
             raise DataError("a sampling session needs base_model or model_path")
         saved: CheckpointRecord | SamplerRecord | None = None
         base = str(request.base_model)
-        if request.model_path is not None and (
-            snapshot := self._sessions.snapshot(request.model_path)
-        ):
-            saved, base = snapshot, snapshot.base
-        elif request.model_path is not None:
-            saved = self._sessions.checkpoint(request.model_path)
-            if saved.is_encrypted:
-                raise ConfigError(
-                    f"{saved.path!r} is encrypted; sample from tinker://RUN/sampler_weights/NAME"
-                )
-            base = self._sessions.base_of(saved, request.base_model)
+        if request.model_path is not None:
+            snapshot = self._sessions.snapshot(request.model_path)
+            saved = snapshot or self._sessions.checkpoint_to_sample(request.model_path)
+            base = self._sessions.base_of(request.model_path, saved.base, request.base_model)
         self._sessions.models.get(base)
         limit = self._sessions.limits.samplers_per_session
         if len(self._sessions.records.all(SamplerRecord, f"{client.record.id}:")) >= limit:

@@ -200,17 +200,26 @@ class Sessions:
             raise DataError(f"the weights at {path!r} have expired")
         return record
 
-    def base_of(self, saved: CheckpointRecord, base: str | None) -> str:
+    def checkpoint_to_sample(self, path: str) -> CheckpointRecord:
+        """Return saved weights that a sampler can open; raises ConfigError for encrypted ones."""
+        record = self.checkpoint(path)
+        if record.is_encrypted:
+            raise ConfigError(
+                f"{path!r} is encrypted; sample from tinker://RUN/sampler_weights/NAME"
+            )
+        return record
+
+    def base_of(self, path: str, saved_base: str, base: str | None) -> str:
         """Return the base model that a request for saved weights names, or that of the weights.
 
         Raises ConfigError if they are different models, BackendError for one that is not served.
         """
-        if base is not None and self.models.get(base) != self.models.get(saved.base):
+        if base is not None and self.models.get(base) != self.models.get(saved_base):
             raise ConfigError(
-                f"base_model is {base!r}, but the weights at {saved.path!r} belong to "
-                f"{saved.base!r}: leave base_model out, or give {saved.base!r}"
+                f"base_model is {base!r}, but the weights at {path!r} belong to {saved_base!r}: "
+                f"leave base_model out, or give {saved_base!r}"
             )
-        return base or saved.base
+        return base or saved_base
 
     def snapshot(self, path: str) -> SamplerRecord | None:
         """Return the sampling session whose snapshot a path names; None for another path."""

@@ -89,7 +89,7 @@ class TrainingApi:
             model = self._open(
                 client,
                 request.model_seq_id,
-                self._sessions.base_of(saved, request.base_model),
+                self._sessions.base_of(saved.path, saved.base, request.base_model),
                 saved.lora,
                 request.user_metadata,
             )
@@ -102,7 +102,7 @@ class TrainingApi:
 
     def _load_into(self, model: Model, request: types.LoadWeightsRequest) -> Future[None]:
         saved = self._sessions.checkpoint(request.path)
-        self._sessions.base_of(saved, model.run.base)
+        self._sessions.base_of(saved.path, saved.base, model.run.base)
         return _load(model, saved, request.optimizer)
 
     def forward_backward(self, request: ForwardBackward) -> str:

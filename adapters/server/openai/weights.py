@@ -103,7 +103,7 @@ class WeightsNames:
 
     def _saved(self, name: str) -> ServedWeights:
         try:
-            record = self._sessions.checkpoint(name)
+            record = self._sessions.checkpoint_to_sample(name)
         except DataError as error:
             paths = [saved.path for saved in self._sessions.checkpoints()]
             raise _not_found(f"{error}; {did_you_mean(name, paths)}") from error

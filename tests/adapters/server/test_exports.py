@@ -69,6 +69,11 @@ def test_encrypted_weights_are_stored_only_encrypted(client: Client) -> None:
     assert listed["size_bytes"] == sum(len(client.blobs.read(name)) for name in stored)
     request = {"session_id": session, "sampling_session_seq_id": 1, "model_path": path}
     assert "is encrypted" in client.post("create_sampling_session", request).json()["detail"]
+    completion = client.http.post(
+        "/v1/completions", json={"model": path, "prompt": "a"}, headers={"x-api-key": KEY}
+    )
+    assert completion.status_code == 400
+    assert "is encrypted" in completion.json()["error"]["message"]
     client.blobs.write("_served/encrypted/a~train~0/external_weights/b/01234567/c.age", b"left")
     with connected(client.blobs) as restarted:
         assert downloaded(restarted, path).keys() == {name.split("/")[-1] for name in stored}
