@@ -20,13 +20,14 @@ def run_recipe(
     blobs: FakeBlobs,
     *,
     model: str = "tiny",
+    teacher: str = "other",
     ahead: int = 0,
     observers: Sequence[Observer] = (),
     data: Mapping[str, Any] = DATA,
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """Run a recipe, and return its metrics without those that clocks set."""
-    recipe = build_recipe(name, model, "other", ahead, **{"save_every": 2, **settings})
+    recipe = build_recipe(name, model, teacher, ahead, **{"save_every": 2, **settings})
     kitchen = Kitchen(training, FakeDatasets(data), None, blobs)
     execute(order_of(recipe), recipe, kitchen, "run", observers)
     return [without_clocks(row) for row in read_journal(blobs, "run", "metrics")]

@@ -1,12 +1,13 @@
 """Our recipes through SkyRL, a third-party server of the Tinker API.
 
-python -m tests.acceptance.others
+python -m tests.acceptance.others [FOLDER]
 
 SkyRL 0.3.0 from PyPI runs in a virtual environment in build/skyrl, with JAX on the CPU, behind the
-bridge of `training.server=skyrl`. Each recipe runs on the local
-engine too: both start from the same weights, so the first losses must be equal. Later ones are not,
-as each backend initialises its LoRA weights differently. Prints a table; exits with 1 if a recipe
-failed.
+bridge of `training.server=skyrl`. With a folder of SkyRL's source, that version runs too, in
+build/skyrl-git. Each recipe runs on the local engine too: both start from the same weights, so the
+first losses must be equal. Later ones are not, as each backend initialises its LoRA weights
+differently. Then weights are saved, loaded, sampled and exported, and compared with training.
+Prints a table; exits with 1 if something failed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +31,9 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from adapters.tinker.client import TinkerTraining
+from kitchen.ports.sampling import Sampler
+from kitchen.ports.training import TrainingSession
+from kitchen.types import Adam, Array, Datum, Lora
 from tests.acceptance.environments import BUILD, TORCH, environment, install, run
 from tests.support import letters
 from tests.support.fake_runs import run_recipe
@@ -48,7 +53,7 @@ import typing, typing_extensions
 typing.TypedDict = typing_extensions.TypedDict
 """
 TOLERANCE = 1e-4
-RECIPES = ("sl_basic", "rl", "dpo")
+RECIPES = ("sl_basic", "rl", "distillation", "dpo")
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -61,6 +66,7 @@ def main() -> int:
 def run_all() -> int:
     """Run the recipes, print a table, and return the exit code."""
     table = Table(
+        "SkyRL",
         "recipe",
         "",
         "first loss, local",
@@ -69,28 +75,77 @@ def run_all() -> int:
         "SkyRL",
         "sampling against training",
     )
+    versions = {"skyrl": SKYRL}
+    if len(sys.argv) > 1:
+        versions["skyrl-git"] = f"{Path(sys.argv[1]).resolve()}[tinker,jax]"
+    passed = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = tiny_model(Path(temporary) / "tiny")
-        with skyrl(Path(temporary), folder) as url:
-            passed = [compare(table, name, folder, url) for name in RECIPES]
-    console = Console(width=150)
-    console.print(table)
+        for name, requirement in versions.items():
+            (Path(temporary) / name).mkdir()
+            with skyrl(name, requirement, Path(temporary) / name, folder) as url:
+                passed += [compare(table, name, recipe, folder, url) for recipe in RECIPES]
+                passed += [check_weights(table, name, folder, url, Path(temporary) / name)]
+    Console(width=150).print(table)
     return 0 if all(passed) else 1
 
 
-def compare(table: Table, name: str, model: Path, url: str) -> bool:
-    """Run a recipe on both engines and add a row; return whether it works as expected."""
+def compare(table: Table, version: str, name: str, model: Path, url: str) -> bool:
+    """Run a recipe on both engines and add a row; return whether it works."""
     local, remote = run_both(name, model, url)
     failure = find_failure(local, remote)
     losses = [row["loss"] for row in (local[0], remote[0], local[-1], remote[-1])]
     formatted = [f"{loss:.4f}" for loss in losses]
-    table.add_row(name, failure or "works", *formatted, format_kl(remote))
+    table.add_row(version, name, failure or "works", *formatted, format_kl(remote))
     return not failure
 
 
+def check_weights(table: Table, version: str, model: Path, url: str, folder: Path) -> bool:
+    """Compare weights that were saved, loaded and exported with those under training."""
+    differences = weight_differences(model, url, folder)
+    for name, difference in differences.items():
+        works = "works" if difference < TOLERANCE else "FAILS"
+        table.add_row(version, name, f"{works}: {difference:.0e} nats")
+    return max(differences.values()) < TOLERANCE
+
+
+def weight_differences(model: Path, url: str, folder: Path) -> Mapping[str, float]:
+    """Return the largest difference in nats of each way to use weights, after two steps."""
+    client, hub = skyrl_client(url, model, FakeBlobs()), LocalHub()
+    tokens = np.array([5, 9, 17, 33, 65, 12, 7, 81])
+    inputs = {"target_tokens": tokens[1:], "weights": np.ones(len(tokens) - 1)}
+    batch, adam = [Datum(tokens[:-1], inputs)], Adam(learning_rate=1e-2)
+
+    def step(session: TrainingSession) -> Array:
+        session.forward_backward(batch).result()
+        session.optim_step(adam).result()
+        return session.forward(batch).result().logprobs[0]
+
+    def difference(sampler: Sampler, expected: Array) -> float:
+        return float(np.abs(sampler.logprobs(tokens).result()[1:] - expected).max())
+
+    session, resumed = (client.open(str(model), Lora(rank=8)) for _ in range(2))
+    first = step(session)
+    state, weights = session.save("state").result(), session.save_weights("weights").result()
+    second = step(session)
+    differences = {"samples of an earlier checkpoint": difference(client.sampler(weights), first)}
+    undisturbed = session.forward(batch).result().logprobs[0]
+    differences["training after these samples"] = float(np.abs(undisturbed - second).max())
+    resumed.load(state).result()
+    differences["resume"] = float(np.abs(step(resumed) - second).max())
+    resumed.load_weights(weights).result()
+    loaded = resumed.forward(batch).result().logprobs[0]
+    differences["model=run:"] = float(np.abs(loaded - first).max())
+    client.export(weights, folder / "export")
+    exported = PeftTraining(hub, FakeBlobs(), device="cpu", dtype="float32")
+    sampler = exported.sampler(f"path:{folder}/export")
+    differences["export, read by the local engine"] = difference(sampler, first)
+    return differences
+
+
 @contextmanager
-def skyrl(folder: Path, model: Path) -> Iterator[str]:
-    python = environment("skyrl", SKYRL, install_skyrl)
+def skyrl(name: str, requirement: str, folder: Path, model: Path) -> Iterator[str]:
+    python = environment(name, requirement, lambda python: install_skyrl(python, requirement))
     command = (
         str(python.parent / "uv"),
         "run",
@@ -115,12 +170,12 @@ def skyrl(folder: Path, model: Path) -> Iterator[str]:
         "PATH": f"{python.parent}:{os.environ['PATH']}",
     }
     url = f"http://127.0.0.1:{PORT}"
-    with (BUILD / "skyrl/log").open("w") as log:
+    with (BUILD / name / "log").open("w") as log:
         server = subprocess.Popen(
             command, cwd=folder, env=variables, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            wait_for(url, server)
+            wait_for(url, server, BUILD / name / "log")
             yield url
         finally:
             if server.poll() is None:
@@ -128,8 +183,8 @@ def skyrl(folder: Path, model: Path) -> Iterator[str]:
                 server.wait(60)
 
 
-def install_skyrl(python: Path) -> None:
-    install(python, TORCH, SKYRL)
+def install_skyrl(python: Path, requirement: str) -> None:
+    install(python, TORCH, requirement)
     (python.parent / "uv").write_text(UV)
     (python.parent / "uv").chmod(0o755)
     (Path(run(python, "-c", PRINT_SITE_PACKAGES).strip()) / "sitecustomize.py").write_text(
@@ -137,7 +192,7 @@ def install_skyrl(python: Path) -> None:
     )
 
 
-def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.time() + START_TIMEOUT
     while server.poll() is None and time.time() < deadline:
         try:
@@ -145,19 +200,25 @@ def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
             return
         except httpx.TransportError:
             time.sleep(1)
-    raise SystemExit(f"SkyRL did not start: see {BUILD}/skyrl/log")
+    raise SystemExit(f"SkyRL did not start: see {log}")
 
 
 def run_both(name: str, model: Path, url: str) -> tuple[Rows, Rows]:
     """Return the metrics of the training steps on the local engine and on the server."""
     hub, local_blobs, remote_blobs = LocalHub(), FakeBlobs(), FakeBlobs()
     engine = PeftTraining(hub, local_blobs, device="cpu", dtype="float32")
-    local = run_recipe(name, engine, local_blobs, model=f"path:{model}", lora_rank=16)
-    client = TinkerTraining(
-        hub, remote_blobs, base_url=url, server="skyrl", tokenizer=f"path:{model}"
-    )
-    remote = run_recipe(name, client, remote_blobs, model=str(model), lora_rank=16)
+    path = f"path:{model}"
+    local = run_recipe(name, engine, local_blobs, model=path, teacher=path, lora_rank=16)
+    client = skyrl_client(url, model, remote_blobs)
+    path = str(model)
+    remote = run_recipe(name, client, remote_blobs, model=path, teacher=path, lora_rank=16)
     return _training_steps(local), _training_steps(remote)
+
+
+def skyrl_client(url: str, model: Path, blobs: FakeBlobs) -> TinkerTraining:
+    return TinkerTraining(
+        LocalHub(), blobs, base_url=url, server="skyrl", tokenizer=f"path:{model}"
+    )
 
 
 def _training_steps(rows: Rows) -> Rows:
