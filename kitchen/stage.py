@@ -44,6 +44,7 @@ class Need:
     # False: without the capability the stage runs, but the setting of this name has no effect,
     # which the plan reports
     required: bool = True
+    alternative: str = ""  # advice for users without it, such as "set policy_lag=0"
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Distillation(RolloutRecipe):
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
             *kl_stages(evaluate.MeasureKLBefore, *kl, model=self.model),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=self.stale)(
-                rl.Snapshot(),
+                rl.Snapshot(self.policy_lag),
                 rl.SampleRollouts(self.group, self.playing, self.seed, prompts),
                 distill.ReportAnswers(),
                 *targets,

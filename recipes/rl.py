@@ -42,7 +42,7 @@ class Rl(RewardedRecipe):
             *evaluate.start_exports(self.early_stopping),
             rl.EvaluateBasePolicy(self.model, self.playing, self.rendering),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=self.stale)(
-                rl.Snapshot(),
+                rl.Snapshot(self.policy_lag),
                 rl.SampleRollouts(self.group, self.playing, self.seed, self.rendering),
                 rl.ReportRollouts(mask_truncated=self.mask_truncated),
                 *([rl.ComputeReferenceLogprobs()] if with_reference else []),

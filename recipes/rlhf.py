@@ -43,7 +43,7 @@ class Rlhf(RewardedRecipe):
             *evaluate.start_exports(self.early_stopping),
             rl.EvaluateBasePolicy(self.model, self.playing, self.rendering),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=self.stale)(
-                rl.Snapshot(),
+                rl.Snapshot(self.policy_lag),
                 rl.SampleRollouts(self.group, self.playing, self.seed, self.rendering),
                 judges.JudgeRollouts(*measured),
                 rl.ReportRollouts(),

@@ -58,8 +58,11 @@ class FakeTraining:
         {
             *(f"loss {name}" for name in LOSSES),
             "custom loss",
+            "grad_clip_norm",
+            "policy_lag",
             "prompt_logprobs",
             "top_logprobs",
+            "topk_targets",
             "export",
             "export merged",
         }

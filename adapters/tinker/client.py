@@ -35,10 +35,13 @@ log = structlog.get_logger("kitchen.tinker")
 NAMED_LOSSES = frozenset(f"loss {name}" for name in LOSSES)
 ALL_CAPABILITIES = NAMED_LOSSES | {
     "custom loss",
+    "export",
+    "grad_clip_norm",
+    "lora_targets",
+    "policy_lag",
     "prompt_logprobs",
     "top_logprobs",
-    "export",
-    "lora_targets",
+    "topk_targets",
 }
 LOSS = "loss "  # prefix of the capabilities that are losses
 UNLISTED_LOSSES = f"{LOSS}?"  # the server may have more losses than are listed
@@ -47,7 +50,7 @@ SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
     "tinker": ALL_CAPABILITIES | {"loss stable_reinforce", UNLISTED_LOSSES},
     "kitchen": ALL_CAPABILITIES,
     "skyrl": NAMED_LOSSES - {"loss dro", "loss gspo"}
-    | {"loss dppo", "custom loss", "prompt_logprobs", "export"},
+    | {"custom loss", "prompt_logprobs", "export"},
 }
 MIN_EXPIRY = 3600  # seconds; servers accept no shorter time to live
 REPLICA_AWAY = 20.0  # seconds without a healthy answer until a replica's requests go elsewhere

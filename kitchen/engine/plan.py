@@ -206,7 +206,8 @@ class _Checker:
         if need.required and not may_have:
             name = type(adapter).__name__
             lacks = getattr(adapter, "why_lacking", lambda _: f"{name} lacks")(need.capability)
-            self.problem(f"{stage} needs {need.capability!r}, which {lacks}")
+            advice = f"; {need.alternative}" if need.alternative else ""
+            self.problem(f"{stage} needs {need.capability!r}, which {lacks}{advice}")
         else:
             self.plan.not_honoured.append(need.capability)
 

@@ -169,7 +169,9 @@ class TopKTargets(Stage):
             )
 
     def needs(self) -> Iterable[Need]:
-        return [Need(TrainingClient, "top_logprobs")]
+        fix = "set divergence=reverse"
+        names = "top_logprobs", "topk_targets"
+        return [Need(TrainingClient, name, alternative=fix) for name in names]
 
 
 def divergence_steps(

@@ -18,10 +18,19 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen.backend.work import gather_counted
 from kitchen.errors import DataError, KitchenError, RunFailed, describe_error, exits_as_failures
-from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
+from kitchen.ports import (
+    Future,
+    Message,
+    Sampler,
+    Tokenizer,
+    TrainingClient,
+    TrainingSession,
+    arrival,
+    start,
+)
 from kitchen.ports.environments import Env, Task
 from kitchen.progress import Progress
-from kitchen.stage import Stage
+from kitchen.stage import Need, Stage
 from kitchen.types import (
     Array,
     Datum,
@@ -175,10 +184,20 @@ class RolloutConfig:
 
 
 class Snapshot(Stage):
-    """Start a sampler of the current weights, without waiting for it."""
+    """Start a sampler of the current weights, without waiting for it.
+
+    With `lag`, training goes on while the sampler is in use.
+    """
+
+    # batches by which sampling may lag behind; the loop's options are in the fingerprint of the run
+    lag: int = field(default=0, repr=False)
 
     def run(self, session: TrainingSession) -> Future[Sampler]:
         return session.snapshot()
+
+    def needs(self) -> Iterable[Need]:
+        fix = "set policy_lag=0"
+        return [Need(TrainingClient, "policy_lag", alternative=fix)] if self.lag else []
 
 
 class SampleRollouts(Stage):

@@ -57,6 +57,10 @@ class OptimStep(Stage):
         rate = self.schedule(progress.done, progress.width)
         return session.optim_step(replace(self.adam, learning_rate=rate)), LearningRate(rate)
 
+    def needs(self) -> Iterable[Need]:
+        is_set = self.adam.grad_clip_norm > 0
+        return [Need(TrainingClient, "grad_clip_norm", required=False)] if is_set else []
+
     def preview(self, model: TrainedModel, steps: PlannedSteps | None = None) -> Table:
         return learning_rate_table(self.schedule, model, steps)
 

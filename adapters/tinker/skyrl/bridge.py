@@ -20,7 +20,7 @@ from adapters.tinker.skyrl.checkpoints import (
 from adapters.tinker.skyrl.exports import FILES, Exports
 from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Quirk, Send, behind, reply
 from adapters.tinker.skyrl.models import CreateThenLoad, SessionEnds
-from adapters.tinker.skyrl.passes import Backend, GradNorm, LossSum, MeanLoss
+from adapters.tinker.skyrl.passes import Backend, GradNorm, MeanLoss
 from adapters.tinker.skyrl.results import TRY_AGAIN
 from adapters.tinker.skyrl.sampling import FrozenWeights, PromptLogprobs
 from adapters.tinker.skyrl.wire import FailedRequests, JsonMessages, SampleIds
@@ -39,7 +39,6 @@ def quirks(exports: Exports) -> tuple[Quirk, ...]:
         SampleIds(),
         JsonMessages(),
         FailedRequests(),
-        LossSum(),
         CreateThenLoad(),
         CheckpointNames(),
         exports,

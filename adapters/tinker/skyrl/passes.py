@@ -8,12 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Send, post
-from adapters.tinker.skyrl.results import Remembered, wait_for
-from kitchen.backend.losses import LOSSES, find_loss, value_and_logprob_grads
-from kitchen.types import Datum
+from adapters.tinker.skyrl.results import wait_for
+from kitchen.backend.losses import find_loss
 
 # losses that are linear in the advantages
 LINEAR = frozenset({"importance_sampling", "ppo", "cispo"})
@@ -133,44 +130,3 @@ def _scaled(datum: Mapping[str, Any], sequences: int) -> Mapping[str, Any]:
             },
         },
     }
-
-
-class LossSum:
-    """SkyRL's JAX backend returns no metrics, where the Tinker API returns the loss.
-
-    The bridge computes it from the log-probabilities. Seen in 0.3.0 and git (a956457) on JAX.
-    """
-
-    def __init__(self) -> None:
-        self._batches = Remembered[Mapping[str, Any]]()
-
-    def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
-        answer = send(request)
-        if answer.is_error:
-            return answer
-        if request.endpoint in ("forward", "forward_backward"):
-            self._batches.add(
-                answer.json()["request_id"], request.json()[f"{request.endpoint}_input"]
-            )
-        elif request.endpoint == "retrieve_future" and b'"loss_fn_outputs"' in answer.body:
-            result = answer.json()
-            batch = self._batches.get(request.json()["request_id"])
-            if batch and batch["loss_fn"] in LOSSES and "loss:sum" not in result["metrics"]:
-                metrics = {**result["metrics"], "loss:sum": _loss(batch, result)}
-                return answer.with_json({**result, "metrics": metrics})
-        return answer
-
-
-def _loss(batch: Mapping[str, Any], result: Mapping[str, Any]) -> float:
-    total = 0.0
-    for datum, output in zip(batch["data"], result["loss_fn_outputs"], strict=True):
-        inputs = {name: np.array(field["data"]) for name, field in datum["loss_fn_inputs"].items()}
-        tokens = np.array(datum["model_input"]["chunks"][0]["tokens"])
-        values, _ = value_and_logprob_grads(
-            batch["loss_fn"],
-            batch["loss_fn_config"],
-            Datum(tokens, inputs),
-            np.array(output["logprobs"]["data"]),
-        )
-        total += float(values.sum())
-    return total

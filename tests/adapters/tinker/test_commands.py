@@ -22,6 +22,9 @@ from kitchen.cli.commands.system_info import ServerProbe
 from kitchen.engine.plan import Plan
 from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
+from kitchen.stage import Stage
+from stages.distill.on_policy import TopKTargets
+from stages.rl.rollouts import Snapshot
 from stages.train.optim import ForwardBackward
 from tests.support.commands import invoke
 from tests.support.imports import HEAVY, imported_by
@@ -165,6 +168,41 @@ def test_check_lists_what_is_not_honoured() -> None:
     other = "lora_rank=32"  # recipes want twice the rank as alpha
     assert "not honoured: lora_alpha" in check(0, other)
     assert "--strict" in check(2, other, "--strict")
+
+
+def test_check_lists_clipping_that_a_server_ignores() -> None:
+    skyrl = ("--set", "training.server=skyrl")
+    clipped = "grad_clip_norm=1.0"
+    assert "not honoured" not in check(0, clipped)
+    assert "not honoured" not in check(0, *skyrl)
+    assert "not honoured: grad_clip_norm" in check(0, *skyrl, clipped)
+    assert "does not honour grad_clip_norm" in check(2, *skyrl, clipped, "--strict")
+
+
+@pytest.mark.parametrize(
+    "stage, capability, advice",
+    [
+        (Snapshot(lag=2), "policy_lag", "set policy_lag=0"),
+        (TopKTargets(3), "topk_targets", "set divergence=reverse"),
+    ],
+)
+def test_stages_that_a_kind_of_server_cannot_run(
+    stage: Stage, capability: str, advice: str
+) -> None:
+    """Refused before a run, by the names of the feature and the server, with an alternative."""
+    skyrl = problems_of(stage, "skyrl")
+    assert f"needs '{capability}', which servers of the kind 'skyrl'" in skyrl
+    assert skyrl.endswith(advice)
+    for server in ("kitchen", "tinker"):
+        assert capability not in problems_of(stage, server)
+    assert "policy_lag" not in problems_of(Snapshot(), "skyrl")
+
+
+def problems_of(stage: Stage, server: str) -> str:
+    """Return what a stage needs and servers of a kind are assumed to lack."""
+    training = TinkerTraining(FakeHub(MODELS), FakeBlobs(), server=server)
+    problems = plan(stage, {TrainingClient: training}).problems
+    return " ".join(text for text in problems if "needs '" in text)
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--debug",)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adapters.tinker.skyrl.messages import post
-from adapters.tinker.skyrl.passes import Backend, GradNorm, LossSum, MeanLoss, as_sum
+from adapters.tinker.skyrl.passes import Backend, GradNorm, MeanLoss, as_sum
 from kitchen.backend.losses import value_and_logprob_grads
 from kitchen.types import Array, Datum
 from tests.support.skyrl_replies import JAX_FORWARD, TRAIN_FORWARD, ReplayedSkyRL
@@ -99,14 +99,3 @@ def test_norm_of_the_gradient_gets_its_usual_name() -> None:
     skyrl = ReplayedSkyRL(retrieve_future={"metrics": metrics})
     answer = GradNorm()(post("retrieve_future", {"request_id": "7"}), skyrl)
     assert answer.json() == {"metrics": {"grad_norm": 2.5, "learning_rate": 0.01}}
-
-
-def test_loss_is_computed_from_the_logprobs() -> None:
-    datum = Datum(np.arange(2), {"target_tokens": np.arange(2), "weights": np.array([1.0, 0.5])})
-    output = {"logprobs": {"data": [-1.0, -2.0]}}
-    skyrl = ReplayedSkyRL(retrieve_future={"loss_fn_outputs": [output], "metrics": {}})
-    quirk = LossSum()
-    batch = wire("cross_entropy", [datum])
-    quirk(post("forward", {"model_id": "model_1", "forward_input": batch}), skyrl)
-    answer = quirk(post("retrieve_future", {"request_id": "1"}), skyrl)
-    assert answer.json()["metrics"] == {"loss:sum": 2.0}
