@@ -91,7 +91,7 @@ def serve(
     take_over: TakeOver = False,
     debug: Debug = False,
 ) -> None:
-    """Serve models on this machine through the Tinker API and the OpenAI API.
+    """Serve models through the Tinker API and the OpenAI API.
 
     The Tinker SDK, and programs built on it, can then use this machine. Clients of the OpenAI API
     can sample from the models, from checkpoints, and from runs. If KITCHEN_SERVE_KEY is set,
