@@ -44,6 +44,7 @@ ALL_CAPABILITIES = NAMED_LOSSES | {
     "topk_targets",
 }
 LOSS = "loss "  # prefix of the capabilities that are losses
+FROZEN_BASE = "frozen base model"  # without it, log-probabilities of reference models are wrong
 UNLISTED_LOSSES = f"{LOSS}?"  # the server may have more losses than are listed
 # capabilities by kind of server
 SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
@@ -115,6 +116,8 @@ class TinkerTraining:
         assumed = SERVER_CAPABILITIES[self._server_kind]
         if (report := self._report()) is not None:
             absent = {finding.feature for finding in report.lacking}
+            if FROZEN_BASE in absent:
+                absent.add("prompt_logprobs")
             assumed = assumed.union(report.present) - absent - {UNLISTED_LOSSES}
         return assumed
 
@@ -140,6 +143,8 @@ class TinkerTraining:
             )
         tried = capability in {finding.feature for finding in report.findings}
         lacks = "lacks" if tried else "was not tried for"
+        if capability == "prompt_logprobs" and capability in report.present:
+            lacks += " for a reference, as training changes the samples of its base model"
         return (
             f"{address} {lacks}{alternatives} (probed on {report.when}; `kitchen check --online` "
             "probes it again)"

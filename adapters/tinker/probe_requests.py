@@ -63,6 +63,8 @@ class ProbeRequests:
         self._training: Any = None  # the SDK's TrainingClient
         self._sampling: Any = None  # the SDK's SamplingClient of the base model
         self._rows: list[int] = []  # numbers of values that the server returned for a prompt
+        self._scores_prompts = False
+        self._takes_snapshots = False
         self._saves: list[Any] = []  # futures of all checkpoints that were saved
         self._deleted = set[str]()
         self._expire = True  # whether the server takes a time to live
@@ -98,8 +100,16 @@ class ProbeRequests:
                 for loss in losses
                 if loss != "cross_entropy"  # every server has it
             ),
+            *([self._topk_check(training)] if "topk_targets" in needs else []),
             *(check for check in self._sampling_checks() if check.feature in needs),
         ]
+
+    def _topk_check(self, training: Any = None) -> Check:
+        return Check(
+            "topk_targets",
+            "distillation with divergence=forward",
+            partial(self._topk_targets, training),
+        )
 
     def _forward(self, training: Any, loss: str) -> None:
         self._wait(training.forward([sdk_datum(_datum(loss))], loss))
@@ -108,6 +118,7 @@ class ProbeRequests:
         custom = "dpo, kto and other custom losses"
         return [
             Check("training logprobs", "all training", self._training_logprobs),
+            self._topk_check(),
             Check("loss:sum", "the metric loss, which is otherwise computed here", self._loss_sum),
             Check("sums over tokens", "the learning rates of recipes; custom losses", self._sums),
             Check("custom loss", custom, self._custom_loss),
@@ -128,6 +139,7 @@ class ProbeRequests:
 
     def _checkpoint_checks(self) -> Sequence[Check]:
         weights = "model=run:ID, evaluation of saved weights"
+        references = "KL penalties, reference models, teachers"
         return [
             Check("save training state", "save points and kitchen resume", self._save_state),
             Check("create from training state", "resuming in one request", self._reopen),
@@ -136,6 +148,8 @@ class ProbeRequests:
             Check("save weights", weights, self._save_weights),
             Check("sample saved weights", weights, self._sample_weights),
             Check("snapshots", "rollouts of the weights under training", self._snapshot),
+            Check("frozen base model", references, self._frozen_base),
+            Check("policy_lag", "the setting policy_lag above 0", self._policy_lag),
             Check("export", "kitchen export and kitchen push", self._export),
             Check("expiry of checkpoints", "the setting training.expire_after", self._expiry),
             Check("delete checkpoints", "removal of old save points", self._delete),
@@ -186,6 +200,14 @@ class ProbeRequests:
 
     def _training_logprobs(self) -> None:
         _logprobs(self._cross_entropy())
+
+    def _topk_targets(self, training: Any) -> None:
+        """Send targets of shape (N, K), each with a weight."""
+        targets = np.stack([TOKENS[1:], TOKENS[:-1]], axis=1)
+        weights = np.full(targets.shape, 1 / TOP_K, np.float32)
+        datum = Datum(TOKENS[:-1], {"target_tokens": targets, "weights": weights})
+        passed = (training or self.training()).forward([sdk_datum(datum)], "cross_entropy")
+        _logprobs(self._wait(passed), targets.size)
 
     def _loss_sum(self) -> None:
         if "loss:sum" not in self._cross_entropy().metrics:
@@ -247,7 +269,7 @@ class ProbeRequests:
         before = _logprobs(self._pass(datum))
         self._step(LEARNING_RATE, grad_clip_norm)
         after = _logprobs(self._wait(self.training().forward([sdk_datum(datum)], "cross_entropy")))
-        return float(np.abs(after - before).max())
+        return _largest_change(before, after)
 
     # sampling
 
@@ -272,6 +294,7 @@ class ProbeRequests:
         values = self._wait(self._sampler().compute_logprobs(model_input(TOKENS)))
         prompt_logprobs(values, len(TOKENS), self._service.name)
         self._rows.append(len(values))
+        self._scores_prompts = True
 
     def _top_logprobs(self) -> None:
         response = self._sample_with(
@@ -336,7 +359,36 @@ class ProbeRequests:
         self._sample_with(self._wait(self._client.create_sampling_client(model_path=path)))
 
     def _snapshot(self) -> None:
-        self._sample_with(self._wait(self.training().save_weights_and_get_sampling_client()))
+        self._sample_with(self._new_snapshot())
+        self._takes_snapshots = True
+
+    def _new_snapshot(self) -> Any:
+        return self._wait(self.training().save_weights_and_get_sampling_client())
+
+    def _frozen_base(self) -> None:
+        self._check_frozen(self._sampler, "the base model")
+
+    def _policy_lag(self) -> None:
+        self._check_frozen(self._new_snapshot, "an earlier snapshot")
+
+    def _check_frozen(self, open_sampler: Callable[[], Any], weights: str) -> None:
+        """Check that a step changes the weights under training, and not those of a sampler."""
+        if not (self._scores_prompts and self._takes_snapshots):
+            raise NotTried("the server lacks log-probabilities of prompts, or snapshots")
+        sampler = open_sampler()
+        frozen, trained = self._scores(sampler), self._scores(self._new_snapshot())
+        self._pass(_datum("cross_entropy"))
+        self._step(LEARNING_RATE)
+        moved = _largest_change(trained, self._scores(self._new_snapshot()))
+        if moved < CHANGE:
+            raise NotTried("a snapshot after an optimiser step has the same log-probabilities")
+        # equal requests may differ by rounding, so the two changes are compared
+        if _largest_change(frozen, self._scores(sampler)) > moved / 2:
+            raise BackendError(f"an optimiser step changes the log-probabilities of {weights}")
+
+    def _scores(self, sampler: Any) -> Array:
+        values = self._wait(sampler.compute_logprobs(model_input(TOKENS)))
+        return prompt_logprobs(values, len(TOKENS), self._service.name)[1:]
 
     def _export(self) -> None:
         path = self._saved("save_weights_external")
@@ -376,14 +428,18 @@ def _datum(loss: str, weight: float = 1.0) -> Datum:
     return Datum(TOKENS[:-1], {"target_tokens": TOKENS[1:], **arrays})
 
 
-def _logprobs(result: Any) -> Array:
+def _largest_change(before: Array, after: Array) -> float:
+    return float(np.abs(after - before).max())
+
+
+def _logprobs(result: Any, count: int = len(TOKENS) - 1) -> Array:
     [output] = result.loss_fn_outputs
     if (logprobs := output.get("logprobs")) is None:
         raise BackendError("the results of training passes have no log-probabilities")
     values = np.asarray(logprobs.to_numpy(), np.float64)
-    if values.size != len(TOKENS) - 1:
+    if values.size != count:
         raise BackendError(
-            f"the server returns {values.size} log-probabilities for {len(TOKENS) - 1} targets"
+            f"the server returns {values.size} log-probabilities for {count} targets"
         )
     return values
 

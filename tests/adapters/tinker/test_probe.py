@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,18 +13,30 @@ pytest.importorskip("starlette")
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
+from adapters.tinker.client import ALL_CAPABILITIES
 from kitchen.backend.needs import needing
 from kitchen.backend.probe_report import Finding, ProbeReport
 from kitchen.engine.plan import check as plan
 from kitchen.errors import BackendError, ConfigError
-from kitchen.ports import Future, TrainingClient, TrainingSession
+from kitchen.ports import Future, Sampler, TrainingClient, TrainingSession
 from kitchen.ports.future import Failed
-from kitchen.types import Lora
+from kitchen.stage import Stage
+from kitchen.types import Adam, Checkpoint, Lora
+from stages.rl.policy_gradient import ComputeReferenceLogprobs
+from stages.rl.rollouts import Snapshot
 from stages.train.optim import ForwardBackward
 from tests.support.fake_runs import run_recipe
 from tests.support.faulty_app import FaultyApp
 from tests.support.incomplete_server import Refusal, leaving_out
 from tests.support.tinker_server import ByteTinker, serving
+
+WITHOUT_LOGPROBS = [
+    "training logprobs",
+    "topk_targets",
+    "custom loss",
+    "optim_step",
+    "grad_clip_norm",
+]
 
 
 class WithoutLosses(FakeTraining):
@@ -47,15 +59,58 @@ class SessionWithoutLosses:
         return getattr(self._session, name)
 
     def forward(self, data: Any, loss: Any = "cross_entropy", options: Any = None) -> Future[Any]:
-        return self._refused(loss) or self._session.forward(data, loss, options)
+        return self._refused(loss, data) or self._session.forward(data, loss, options)
 
     def forward_backward(
         self, data: Any, loss: Any = "cross_entropy", options: Any = None
     ) -> Future[Any]:
-        return self._refused(loss) or self._session.forward_backward(data, loss, options)
+        return self._refused(loss, data) or self._session.forward_backward(data, loss, options)
 
-    def _refused(self, loss: Any) -> Future[Any] | None:
-        return Failed(ConfigError(self._refusals[loss])) if loss in self._refusals else None
+    def _refused(self, loss: Any, data: Any) -> Future[Any] | None:
+        name = "topk_targets" if data[0].targets.ndim == 2 else loss
+        return Failed(ConfigError(self._refusals[name])) if name in self._refusals else None
+
+
+class OneModel(FakeTraining):
+    """A backend that samples base models, or all others, with the weights of the last step."""
+
+    def __init__(self, blobs: FakeBlobs, mixed_up: type) -> None:
+        super().__init__(blobs)
+        self._mixed_up = mixed_up  # str for base models, Checkpoint for others
+        self.trained: TrainingSession | None = None
+
+    def open(self, model: str, lora: Lora) -> TrainingSession:
+        return cast(TrainingSession, SessionOfOneModel(super().open(model, lora), self))
+
+    def sampler(self, weights: str | Checkpoint) -> Sampler:
+        sampler = super().sampler(weights)
+        if isinstance(weights, self._mixed_up):
+            return cast(Sampler, SamplerOfTheTrained(sampler, self))
+        return sampler
+
+
+class SessionOfOneModel:
+    def __init__(self, session: TrainingSession, backend: OneModel) -> None:
+        self._session, self._backend = session, backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def optim_step(self, adam: Adam) -> Future[Any]:
+        self._backend.trained = self._session
+        return self._session.optim_step(adam)
+
+
+class SamplerOfTheTrained:
+    def __init__(self, sampler: Sampler, backend: OneModel) -> None:
+        self._sampler, self._backend = sampler, backend
+
+    def __getattr__(self, name: str) -> Any:
+        trained = self._backend.trained
+        return getattr(trained.snapshot().result() if trained else self._sampler, name)
+
+    def close(self) -> None:
+        self._sampler.close()
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +140,7 @@ def features(report: ProbeReport) -> list[str]:
 def test_complete_server_lacks_nothing() -> None:
     report, left = probe_without()
     assert report.lacking == report.unknown == []
-    assert {"custom loss", "top_logprobs", "prompt_logprobs", "export"} <= set(report.present)
+    assert {*ALL_CAPABILITIES, "frozen base model"} - {"lora_targets"} <= set(report.present)
     assert not left
 
 
@@ -93,7 +148,7 @@ def test_complete_server_lacks_nothing() -> None:
     "left_out, lacking",
     [
         ("loss:sum", ["loss:sum"]),
-        ("training logprobs", ["training logprobs", "custom loss", "optim_step", "grad_clip_norm"]),
+        ("training logprobs", WITHOUT_LOGPROBS),
         ("prompt logprobs", ["prompt_logprobs"]),
         ("first prompt logprob", ["first row of prompts"]),
         ("two prompt logprobs", ["prompt_logprobs"]),
@@ -131,6 +186,41 @@ def test_capabilities_come_from_the_newest_probe() -> None:
     assert report.when in client.capabilities_source()
     has = "cross_entropy, dro, gspo, importance_sampling"
     assert f"needs 'loss ppo', which {server.url} lacks; it has {has}" in problems
+
+
+@pytest.mark.parametrize(
+    "mixed_up, lacking, stage, why",
+    [
+        (str, "frozen base model", ComputeReferenceLogprobs(), "lacks for a reference"),
+        (Checkpoint, "policy_lag", Snapshot(lag=1), "lacks (probed on"),
+    ],
+)
+def test_weights_that_change_in_training_are_found(
+    mixed_up: type, lacking: str, stage: Stage, why: str
+) -> None:
+    """A KL penalty and a policy lag would be wrong without an error."""
+    blobs = FakeBlobs()
+    with serving(OneModel(blobs, mixed_up), blobs) as server:
+        client = ByteTinker(FakeBlobs(), server.url)
+        assert "needs '" not in " ".join(plan(stage, {TrainingClient: client}).problems)
+        report = client.probe("tiny", Lora(rank=4), ())
+        problems = " ".join(plan(stage, {TrainingClient: client}).problems)
+    assert features(report) == [lacking]
+    assert why in problems
+
+
+def test_targets_of_several_tokens_are_tried() -> None:
+    blobs = FakeBlobs()
+    backend = WithoutLosses(blobs, "topk_targets", answer="one target per token")
+    with serving(backend, blobs) as server:
+        client = ByteTinker(FakeBlobs(), server.url)
+        with needing(["topk_targets"]):
+            session = client.open("tiny", Lora(rank=4))
+        with pytest.raises(ConfigError, match=r"lacks 'topk_targets'.*one target per token"):
+            session.facts()
+        session.close()
+        report = client.probe("tiny", Lora(rank=4), ())
+    assert features(report) == ["topk_targets"]
 
 
 @pytest.mark.parametrize(
