@@ -5,12 +5,19 @@ from __future__ import annotations
 import concurrent.futures
 import re
 import traceback
-from typing import Any
 
 import tinker
 
 from kitchen import errors
-from kitchen.errors import ApiError, BackendError, DataError, KitchenError, RunFailed, SessionLost
+from kitchen.errors import (
+    ApiError,
+    BackendError,
+    ConfigError,
+    DataError,
+    KitchenError,
+    RunFailed,
+    SessionLost,
+)
 from kitchen.secrets import mask
 
 _REQUEST_FAILED = re.compile(r"Request failed: (.*?)(?: for self\.request_id=.*)?$", re.DOTALL)
@@ -24,6 +31,7 @@ NOT_FOUND, METHOD_NOT_ALLOWED, GONE, NOT_IMPLEMENTED = 404, 405, 410, 501
 NOT_FOUND_STATUSES = (NOT_FOUND, GONE)  # for something that the server does not know any more
 # for a part of the API that it does not have; other messages come with 404, too
 MISSING_STATUSES = (NOT_FOUND, METHOD_NOT_ALLOWED, NOT_IMPLEMENTED)
+INVALID_STATUSES = (400, 422)  # for a request that the server refuses for its content
 # the details with which web frameworks and our own server answer a path that they do not serve
 _NO_SUCH_PATH = re.compile(r"not found\.?|.* is not served here", re.IGNORECASE)
 
@@ -65,6 +73,23 @@ def is_missing_endpoint(error: BaseException) -> bool:
     return detail is None or bool(_NO_SUCH_PATH.fullmatch(detail))
 
 
+def says_unsupported(error: BaseException) -> bool:
+    """Return whether an error means that the server lacks what a request tried.
+
+    It does if the server has no such endpoint, refuses the request as invalid, or gives an answer
+    that cannot be used. A fault, a rate limit or a lack of rights says nothing about the feature.
+    """
+    if isinstance(error, tinker.RequestFailedError) and not _is_refusal(error):
+        return False
+    if isinstance(error, tinker.APIStatusError):
+        return is_missing_endpoint(error) or error.status_code in INVALID_STATUSES
+    translated = translate_error(error)
+    if isinstance(translated, ApiError):
+        return translated.status in (*MISSING_STATUSES, *INVALID_STATUSES)
+    is_about_answer = isinstance(translated, BackendError | DataError | ConfigError)
+    return is_about_answer and not isinstance(translated, SessionLost)
+
+
 def is_not_found(error: BaseException) -> bool:
     """Return whether the server reports that it does not have the thing that was named."""
     status = getattr(error, "status_code", 0)
@@ -84,7 +109,11 @@ def _without_request(text: str) -> str:
     return failed[1] if failed else text
 
 
-def _from_failed_request(error: Any, text: str, server: str) -> KitchenError:
+def _is_refusal(error: tinker.RequestFailedError) -> bool:
+    return error.category == tinker.types.RequestErrorCategory.User
+
+
+def _from_failed_request(error: tinker.RequestFailedError, text: str, server: str) -> KitchenError:
     """Translate an error that the server reports as the result of a request.
 
     A `kitchen serve` puts the name of one of our error classes before the message.
@@ -94,7 +123,7 @@ def _from_failed_request(error: Any, text: str, server: str) -> KitchenError:
         kind = getattr(errors, match[1], None)
         if isinstance(kind, type) and issubclass(kind, KitchenError) and kind is not ApiError:
             return kind(f"{server}: {match[2]}")
-    if error.category == tinker.types.RequestErrorCategory.User:
+    if _is_refusal(error):
         return DataError(f"{server} refused the request: {message}")
     return RunFailed(f"{server} failed: {message}")
 

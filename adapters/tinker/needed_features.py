@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from adapters.tinker.probe import is_temporary, reason
+from adapters.tinker.errors import says_unsupported
+from adapters.tinker.probe import reason
 from adapters.tinker.probe_requests import LOSS, Check, ProbeRequests
 from adapters.tinker.service import Service
 from kitchen.errors import ConfigError
@@ -30,7 +31,7 @@ class NeededFeatures:
             try:
                 check.run()
             except Exception as error:
-                if is_temporary(error):
+                if not says_unsupported(error):
                     raise
                 raise self._refusal(check, error) from error
 

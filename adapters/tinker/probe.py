@@ -10,7 +10,7 @@ from typing import Any
 
 import tinker
 
-from adapters.tinker.errors import translate_error
+from adapters.tinker.errors import says_unsupported, translate_error
 from adapters.tinker.futures import new_future
 from adapters.tinker.http_client import check_health
 from adapters.tinker.job_queue import JobQueue, run_into
@@ -22,7 +22,6 @@ from kitchen.secrets import mask
 
 REQUEST_TIMEOUT = 60.0  # seconds
 CLEANUP_TIMEOUT = 10.0  # seconds
-SERVER_FAULT = 500  # the first of the statuses that may be temporary
 REJECTED_KEY = 401
 # in an answer about a loss whose inputs are not known here: the server does not have it
 _NO_SUCH = re.compile(
@@ -112,7 +111,7 @@ class Probe:
             present, detail = None, str(error)
         except Exception as error:
             requests.forget_clients()
-            present = None if is_temporary(error) else False
+            present = False if says_unsupported(error) else None
             if getattr(error, "status_code", 0) == REJECTED_KEY:
                 raise translate_error(error, self._service.name) from error
             if present is None:
@@ -136,10 +135,3 @@ def reason(error: BaseException, server: str, timeout: float = 0.0) -> str:
 
 def _detail(error: tinker.APIStatusError) -> str:
     return str(error.body.get("detail", error.body) if isinstance(error.body, dict) else error)
-
-
-def is_temporary(error: BaseException) -> bool:
-    """Return whether an error says nothing about the feature that was tried."""
-    if isinstance(error, tinker.APIStatusError):
-        return error.status_code >= SERVER_FAULT
-    return isinstance(error, tinker.APIConnectionError | TimeoutError | ConnectionError)

@@ -16,6 +16,7 @@ from tinker import types
 
 from adapters.tinker.answers import prompt_logprobs, samples, top_logprobs
 from adapters.tinker.datums import model_input, sdk_datum
+from adapters.tinker.errors import says_unsupported
 from adapters.tinker.http_client import models
 from adapters.tinker.service import Service
 from kitchen.backend.losses import LOSSES
@@ -316,8 +317,8 @@ class ProbeRequests:
         options = {"ttl_seconds": TTL} if self._expire else {}
         try:
             return self._save(method, options)
-        except Exception:
-            if not options:
+        except Exception as error:
+            if not options or not says_unsupported(error):
                 raise
         self.forget_clients()
         path = self._save(method, {})

@@ -9,7 +9,12 @@ pytest.importorskip("tinker")
 import httpx
 import tinker
 
-from adapters.tinker.errors import is_missing_endpoint, is_not_found, translate_error
+from adapters.tinker.errors import (
+    is_missing_endpoint,
+    is_not_found,
+    says_unsupported,
+    translate_error,
+)
 from kitchen.errors import ApiError, BackendError, KitchenError, RunFailed, SessionLost
 
 SERVER = "http://127.0.0.1:8000"
@@ -50,6 +55,35 @@ def test_absent_things_differ_from_absent_endpoints(
     translated = translate_error(error, SERVER)
     assert SERVER in str(translated)
     assert isinstance(translated, SessionLost if not_found else ApiError)
+
+
+@pytest.mark.parametrize(
+    "statuses, unsupported",
+    [
+        ((400, 405, 422, 501), True),
+        ((401, 402, 403, 404, 408, 409, 410, 429, 500, 503), False),
+    ],
+)
+def test_few_statuses_mean_that_a_feature_is_absent(
+    statuses: tuple[int, ...], unsupported: bool
+) -> None:
+    for status in statuses:
+        error = status_error(status, {"detail": "no session 'a', or another problem"})
+        assert says_unsupported(error) == unsupported, status
+        assert says_unsupported(translate_error(error)) == unsupported, status
+    assert says_unsupported(status_error(404, {"detail": "Not Found"}))
+
+
+@pytest.mark.parametrize("category", tinker.types.RequestErrorCategory)
+def test_only_a_refused_request_means_absence(
+    category: tinker.types.RequestErrorCategory,
+) -> None:
+    error = tinker.RequestFailedError("no such loss", request_id="a", category=category)
+    assert says_unsupported(error) == (category.value == "user")
+    fault = tinker.RequestFailedError(
+        "Request failed: RunFailed: no memory", request_id="a", category=category
+    )
+    assert not says_unsupported(fault)
 
 
 @pytest.mark.parametrize(

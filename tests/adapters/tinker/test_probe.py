@@ -17,7 +17,7 @@ from adapters.tinker.client import ALL_CAPABILITIES
 from kitchen.backend.needs import needing
 from kitchen.backend.probe_report import Finding, ProbeReport
 from kitchen.engine.plan import check as plan
-from kitchen.errors import BackendError, ConfigError
+from kitchen.errors import BackendError, ConfigError, RunFailed
 from kitchen.ports import Future, Sampler, TrainingClient, TrainingSession
 from kitchen.ports.future import Failed
 from kitchen.stage import Stage
@@ -235,6 +235,48 @@ def test_a_refused_loss_of_unknown_inputs_may_exist(answer: str, known: bool) ->
     [finding] = [finding for finding in report.findings if finding.feature == "loss next_year"]
     assert finding.present is (False if known else None)
     assert answer in finding.detail
+
+
+class FaultyOnce(FakeTraining):
+    """A backend whose first training pass with the loss ppo fails."""
+
+    def __init__(self, blobs: FakeBlobs, fault: Exception) -> None:
+        super().__init__(blobs)
+        self.faults = [fault]
+
+    def open(self, model: str, lora: Lora) -> TrainingSession:
+        return FaultySession(super().open(model, lora), {}, self.faults)
+
+
+class FaultySession(SessionWithoutLosses):
+    def __init__(self, session: TrainingSession, refusals: Any, faults: list[Exception]) -> None:
+        super().__init__(session, refusals)
+        self._faults = faults
+
+    def _refused(self, loss: Any, *_: Any) -> Future[Any] | None:
+        return Failed(self._faults.pop()) if loss == "ppo" and self._faults else None
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, RunFailed])
+def test_a_fault_of_the_server_is_not_a_lack(kind: type[Exception]) -> None:
+    """A run that needs the feature ends with the fault, and says nothing about the feature."""
+    blobs = FakeBlobs()
+    fault = kind("CUDA out of memory")
+    backend = FaultyOnce(blobs, fault)
+    with serving(backend, blobs) as server:
+        client = ByteTinker(FakeBlobs(), server.url)
+        report = client.probe("tiny", Lora(rank=4), ())
+        assert "loss ppo" in client.capabilities
+        backend.faults.append(fault)
+        with needing(["loss ppo"]):
+            session = client.open("tiny", Lora(rank=4))
+        with pytest.raises(RunFailed, match="CUDA out of memory"):
+            session.facts()
+        session.close()
+    assert not report.lacking
+    [finding] = report.unknown
+    assert finding.feature == "loss ppo"
+    assert "CUDA out of memory" in finding.detail
 
 
 def test_a_damaged_report_is_an_error(tmp_path: Path) -> None:
