@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
+import structlog
 
 from adapters.tinker.skyrl.checkpoints import (
     CheckpointNames,
@@ -18,18 +18,33 @@ from adapters.tinker.skyrl.checkpoints import (
     TrainableWeights,
 )
 from adapters.tinker.skyrl.exports import FILES, Exports
-from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Quirk, Send, behind, reply
+from adapters.tinker.skyrl.messages import (
+    PROTOBUF,
+    ApiReply,
+    ApiRequest,
+    Quirk,
+    Send,
+    UnexpectedReply,
+    behind,
+    reply,
+)
 from adapters.tinker.skyrl.models import CreateThenLoad, SessionEnds
 from adapters.tinker.skyrl.passes import Backend, GradNorm, MeanLoss
 from adapters.tinker.skyrl.results import TRY_AGAIN
 from adapters.tinker.skyrl.sampling import FrozenWeights, PromptLogprobs
-from adapters.tinker.skyrl.wire import FailedRequests, JsonMessages, SampleIds
-from kitchen.errors import KitchenError
+from adapters.tinker.skyrl.wire import FailedRequests, JsonMessages, SampleIds, failed
+from kitchen.errors import BackendError, KitchenError
 from kitchen.secrets import mask
+
+log = structlog.get_logger("kitchen.tinker")
 
 # seconds until a result that is not there is asked for again; the SDK gives up after 45
 POLL_TIMEOUT = 40.0
 TIMEOUT = 600.0  # seconds for any other reply
+OTHER_DIALECT = (
+    "so this server does not speak SkyRL's dialect of the Tinker API, as SkyRL 0.3.0 and git "
+    "(a956457) do; for others, such as `kitchen serve`, leave training.server out"
+)
 
 
 def quirks(exports: Exports) -> tuple[Quirk, ...]:
@@ -91,10 +106,13 @@ class Bridge:
             return reply({"type": "try_again", "queue_state": "active"}, status=TRY_AGAIN)
         except httpx.TransportError as error:
             return reply({"detail": f"SkyRL does not answer: {mask(str(error))}"}, status=503)
+        content_type = response.headers.get("content-type", "")
+        if content_type.startswith(PROTOBUF):
+            raise UnexpectedReply("is protobuf, not JSON")
         return ApiReply(
             response.status_code,
             response.content,
-            response.headers.get("content-type", ""),
+            content_type,
             response.headers.get("location", ""),
         )
 
@@ -106,6 +124,10 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, send: Send, exports: Exports, key: str) -> None:
         self.send, self.exports, self.key = send, exports, key
         super().__init__(("127.0.0.1", 0), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log a connection that broke; the traceback would go to standard error otherwise."""
+        log.debug("a connection to the bridge to SkyRL broke", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -122,9 +144,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(given.encode(), self.server.key.encode()):
             return self.write(reply({"detail": "this bridge is private"}, status=401))
         try:
-            self.write(self.server.send(request))
-        except (KitchenError, json.JSONDecodeError) as error:
-            self.write(reply({"detail": mask(str(error))}, status=400))
+            answered = self.server.send(request)
+        except Exception as error:  # the SDK repeats requests without an answer
+            log.debug("the bridge to SkyRL failed", endpoint=request.endpoint, exc_info=True)
+            answered = _failure(request, error)
+        self.write(answered)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = answer
 
@@ -141,3 +165,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: requests are logged by the SDK."""
+
+
+def _failure(request: ApiRequest, error: Exception) -> ApiReply:
+    """Return an error in a form that the SDK does not retry."""
+    if isinstance(error, KitchenError) and not isinstance(error, UnexpectedReply):
+        found = error
+    else:
+        found = BackendError(f"the reply to {request.endpoint} {_fault(error)}, {OTHER_DIALECT}")
+    message = mask(str(found))
+    if request.endpoint == "retrieve_future":
+        return failed(f"{type(found).__name__}: {message}")
+    return reply({"detail": message}, status=400)
+
+
+def _fault(error: Exception) -> str:
+    match error:
+        case UnexpectedReply():
+            return str(error)
+        case KeyError():
+            return f"has no field {error}"
+        case _:
+            return f"is malformed ({type(error).__name__}: {error})"

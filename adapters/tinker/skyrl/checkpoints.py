@@ -34,7 +34,9 @@ class SamplerPaths:
 
     def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
         answer = send(request)
-        if request.endpoint != "retrieve_future" or b"tinker://" not in answer.body:
+        if request.endpoint != "retrieve_future" or answer.is_error:
+            return answer
+        if b"tinker://" not in answer.body:
             return answer
         result = answer.json()
         if bare := re.fullmatch(r"(tinker://[^/]+)/([^/]+)", str(result.get("path"))):
@@ -75,7 +77,7 @@ class Deletions:
         if request.method != "DELETE" or not request.endpoint.startswith("training_runs/"):
             return answer
         # the replies of its framework for a path that it does not have
-        if answer.status != 405 and answer.json().get("detail") != "Not Found":
+        if answer.status != 405 and answer.detail != "Not Found":
             return answer
         if not self._warned:
             self._warned = True

@@ -8,9 +8,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from kitchen.errors import BackendError
+
 API = "/api/v1/"
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
+MAX_DETAIL = 500  # bytes of a reply that an error quotes
+
+
+class UnexpectedReply(BackendError):
+    """A reply that the bridge cannot read; the text continues a sentence on the reply."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +56,27 @@ class ApiReply:
         return self.status >= 400
 
     def json(self) -> dict[str, Any]:
-        """The object in the body; empty if there is none."""
-        content = json.loads(self.body or b"{}")
-        return content if isinstance(content, dict) else {}
+        """The object in the body; empty if there is none. Raises UnexpectedReply."""
+        try:
+            content = json.loads(self.body or b"{}")
+        except ValueError as error:
+            raise UnexpectedReply(f"is not JSON: {self.text!r}") from error
+        if not isinstance(content, dict):
+            raise UnexpectedReply(f"is not a JSON object: {self.text!r}")
+        return content
+
+    @property
+    def text(self) -> str:
+        """The start of the body."""
+        return self.body[:MAX_DETAIL].decode(errors="replace")
+
+    @property
+    def detail(self) -> str:
+        """The message of an error: the field `detail`, or else the body."""
+        try:
+            return str(self.json()["detail"])
+        except (UnexpectedReply, KeyError):
+            return self.text or "no reason given"
 
     def with_json(self, content: Mapping[str, Any]) -> ApiReply:
         return replace(self, body=json.dumps(content).encode(), content_type=JSON)

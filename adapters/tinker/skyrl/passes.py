@@ -69,7 +69,9 @@ class GradNorm:
 
     def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
         answer = send(request)
-        if request.endpoint != "retrieve_future" or b"skyrl.ai/" not in answer.body:
+        if request.endpoint != "retrieve_future" or answer.is_error:
+            return answer
+        if b"skyrl.ai/" not in answer.body:
             return answer
         result = answer.json()
         metrics = {

@@ -26,8 +26,7 @@ def wait_for(answer: ApiReply, send: Send) -> dict[str, Any]:
 def check(answer: ApiReply) -> None:
     """Raise BackendError with SkyRL's message if it refused a request."""
     if answer.is_error:
-        detail = answer.json().get("detail", answer.body[:500].decode(errors="replace"))
-        raise BackendError(f"SkyRL: {detail} (status {answer.status})")
+        raise BackendError(f"SkyRL: {answer.detail} (status {answer.status})")
 
 
 class Remembered(Generic[T]):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adapters.tinker.skyrl.messages import PROTOBUF, ApiReply, ApiRequest, Send, post
+from adapters.tinker.skyrl.messages import PROTOBUF, ApiReply, ApiRequest, Send, post, reply
 from adapters.tinker_protobuf import (
     loss_output_message,
     parse_forward_backward,
@@ -66,10 +66,14 @@ class FailedRequests:
         answer = send(request)
         if request.endpoint != "retrieve_future" or answer.status not in (400, 500):
             return answer
-        message = str(answer.json().get("detail", "no reason given"))
-        if "not loaded" in message:
+        if "not loaded" in answer.detail:
             return replace(answer, status=410)
-        return replace(answer, status=200).with_json({"error": message, "category": "unknown"})
+        return failed(answer.detail)
+
+
+def failed(message: str) -> ApiReply:
+    """Return the result of a request that failed, which the SDK takes as final."""
+    return reply({"error": message, "category": "unknown"})
 
 
 def _json_pass(body: bytes) -> ApiRequest:

@@ -10,7 +10,7 @@ from adapters.tinker.skyrl.checkpoints import (
     SamplerPaths,
     TrainableWeights,
 )
-from adapters.tinker.skyrl.messages import ApiRequest, post
+from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, post
 from tests.support.skyrl_replies import ReplayedSkyRL
 
 DELETE = ApiRequest("DELETE", "/api/v1/training_runs/model_1/checkpoints/sampler_weights/best-1")
@@ -59,3 +59,8 @@ def test_snapshots_without_a_name_are_saved_once() -> None:
 def test_missing_deletions_are_not_errors(status: int, detail: str, expected: int) -> None:
     skyrl = ReplayedSkyRL(status, **{DELETE.endpoint: {"detail": detail}})
     assert Deletions()(DELETE, skyrl).status == expected
+
+
+def test_errors_in_plain_text_are_passed_on() -> None:
+    plain = ApiReply(500, b"Internal Server Error", "text/plain")
+    assert Deletions()(DELETE, lambda request: plain) == plain

@@ -10,9 +10,12 @@ from tinker import types
 from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_proto_response
 
-from adapters.tinker.skyrl.messages import PROTOBUF, ApiRequest, post
+from adapters.tinker.skyrl.checkpoints import SamplerPaths
+from adapters.tinker.skyrl.messages import PROTOBUF, ApiReply, ApiRequest, Quirk, behind, post
+from adapters.tinker.skyrl.passes import GradNorm
+from adapters.tinker.skyrl.results import wait_for
 from adapters.tinker.skyrl.wire import FailedRequests, JsonMessages, SampleIds
-from kitchen.errors import DataError
+from kitchen.errors import BackendError, DataError
 from tests.support.skyrl_replies import JAX_FORWARD, TOP, ReplayedSkyRL
 
 RETRIEVE = post("retrieve_future", {"request_id": "1"})
@@ -84,6 +87,20 @@ def test_failed_requests_keep_their_message(status: int) -> None:
     skyrl = ReplayedSkyRL(status, retrieve_future={"detail": "LoRA rank 64 is above 32"})
     answer = FailedRequests()(RETRIEVE, skyrl)
     assert (answer.status, answer.json()["error"]) == (200, "LoRA rank 64 is above 32")
+
+
+PLAIN = ApiReply(500, b"Internal Server Error tinker://m/a skyrl.ai/", "text/plain")
+
+
+@pytest.mark.parametrize("quirk", [FailedRequests(), GradNorm(), SamplerPaths(), JsonMessages()])
+def test_messages_in_plain_text_are_kept(quirk: Quirk) -> None:
+    answer = behind([FailedRequests(), quirk], lambda request: PLAIN)(RETRIEVE)
+    assert (answer.status, answer.json()["error"]) == (200, PLAIN.text)
+
+
+def test_awaited_requests_fail_with_plain_text() -> None:
+    with pytest.raises(BackendError, match=r"SkyRL: Internal Server Error .* \(status 500\)"):
+        wait_for(PLAIN, ReplayedSkyRL())
 
 
 def test_unloaded_models_are_gone() -> None:
