@@ -39,6 +39,7 @@ from kitchen.errors import ConfigError, DataError, KitchenError, RunFailed
 log = structlog.get_logger("kitchen.serve")
 PUBLIC_PATHS = ("/healthz", "/api/v1/healthz")  # need no key
 API = "/api/v1"
+MAX_SHOWN_PATH = 500  # characters in an error
 PROTOBUF = "application/x-protobuf"
 _WRONG_KEY = (
     "the API key is missing or wrong: send it as X-API-Key, or as Authorization: Bearer KEY"
@@ -374,7 +375,9 @@ class Gate:
     def _rejection(self, request: Request) -> RequestRejected | None:
         # the path that is routed; the URL contains the host, which the client chooses
         path = request.scope["path"]
-        needs_key = path not in PUBLIC_PATHS and not path.startswith(f"{API}/files/")
+        # a signature in its URL protects each file
+        is_file = path.startswith(f"{API}/files/") and request.method in ("GET", "HEAD")
+        needs_key = path not in PUBLIC_PATHS and not is_file
         if self._key is not None and needs_key:
             sent = request.headers.get("x-api-key") or _bearer(request)
             if not hmac.compare_digest(sent.encode(), self._key.encode()):
@@ -432,7 +435,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
     """Answer a request whose path or method is not in the API."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     path = request.scope["path"]
-    message = f"{request.method} {path} is not served here"
+    message = f"{request.method:.{MAX_SHOWN_PATH}} {path:.{MAX_SHOWN_PATH}} is not served here"
     if why := why_absent(path):
         status, message = 404, f"{message}: {why}"
     return _error_response(status, NotFound(message), path)

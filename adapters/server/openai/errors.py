@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Any
 
+import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from adapters.server.error_texts import public_text
+from adapters.server.error_texts import public_text, short_text
 from adapters.server.futures import Gone, QueueFull
 from adapters.server.rejections import RequestRejected
 from kitchen.errors import CorruptCheckpoint, KitchenError, RunFailed
 
+log = structlog.get_logger("kitchen.serve")
 PREFIXES = ("/v1", "/oai/api/v1")  # the hosted Tinker service uses the second one
 CLIENT_CLOSED_REQUEST = 499
 # type and code of errors by status; others are of the first type, without a code
@@ -37,7 +39,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class OpenAIError(Exception):
-    """A request that the OpenAI API refuses, with the field at fault."""
+    """A request that the OpenAI API refuses, with the field at fault.
+
+    The message is sent as it is, with the paths in it: those of a request are the client's own.
+    """
 
     def __init__(
         self, message: str, *, param: str | None = None, status: int = 400, code: str | None = None
@@ -53,15 +58,15 @@ def is_openai_path(path: str) -> bool:
 
 
 def error_body(error: Exception) -> tuple[int, Mapping[str, Any]]:
-    """Return the status and body of an error; raises the error if it is a fault of the server."""
+    """Return the status and body of an error; a fault of the server is logged, and not shown."""
     if isinstance(error, OpenAIError | RequestRejected):
-        status = error.status
-    else:
-        kinds = [STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES]
-        if not kinds:
-            raise error
-        status = kinds[0]
-    return status, _body(status, error)
+        return error.status, _body(error.status, error)
+    kinds = [STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES]
+    if kinds:
+        return kinds[0], _body(kinds[0], error)
+    log.error("a request failed", exc_info=error)
+    fault = OpenAIError("the server failed; its log has the reason", status=500)
+    return fault.status, _body(fault.status, fault)
 
 
 def error_response(status: int, error: Exception) -> JSONResponse:
@@ -78,7 +83,7 @@ def with_openai_errors(handler: Handler) -> Handler:
             return await handler(request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        except Exception as error:  # noqa: BLE001 faults of the server are raised again
+        except Exception as error:  # noqa: BLE001 faults of the server are logged
             status, body = error_body(error)
             return JSONResponse(body, status)
 
@@ -87,9 +92,10 @@ def with_openai_errors(handler: Handler) -> Handler:
 
 def _body(status: int, error: Exception) -> Mapping[str, Any]:
     kind, code = KINDS.get(status, KINDS[400])
+    text = short_text if isinstance(error, OpenAIError) else public_text
     return {
         "error": {
-            "message": public_text(str(error)),
+            "message": text(str(error)),
             "type": kind,
             "param": getattr(error, "param", None),
             "code": getattr(error, "code", None) or code,

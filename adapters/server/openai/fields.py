@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from adapters.server.openai.errors import OpenAIError
 from kitchen.errors import did_you_mean
-from kitchen.safe_text import read_json
+from kitchen.safe_text import escape_controls, read_json
 
 # change no answer, and are accepted
 IGNORED = frozenset(
@@ -48,6 +49,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (),
     "web_search_options": (),
 }
+MAX_SHOWN_NAME = 100  # characters of an unknown field's name
 R = TypeVar("R", bound=BaseModel)
 
 
@@ -59,6 +61,7 @@ def parse_fields(kind: type[R], body: bytes) -> R:
         raise OpenAIError(f"the request is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise OpenAIError("the request must be a JSON object")
+    _check_surrogates(values)
     given = {name: value for name, value in values.items() if value is not None}
     read = {name: given[name] for name in given if name in kind.model_fields}
     for name in given.keys() - read.keys():
@@ -69,14 +72,31 @@ def parse_fields(kind: type[R], body: bytes) -> R:
         raise _invalid(error) from error
 
 
+def _check_surrogates(values: Mapping[str, Any]) -> None:
+    r"""Raise OpenAIError for half of a surrogate pair, such as `\ud83d` alone: it is no text."""
+    for name, value in values.items():
+        try:
+            json.dumps([name, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            short = escape_controls(name[:MAX_SHOWN_NAME])
+            half = escape_controls(error.object[error.start])
+            raise OpenAIError(
+                f"{short} has the character {half}, which is half of a surrogate pair and no "
+                "text: encode the text as UTF-8, or both halves",
+                param=short,
+                code="invalid_value",
+            ) from error
+
+
 def _check_unread(name: str, value: Any, known: list[str]) -> None:
     """Raise OpenAIError for a field that would change the answer, or that is unknown."""
     if name in IGNORED:
         return
     if name not in NEUTRAL:
+        short = name[:MAX_SHOWN_NAME]
         raise OpenAIError(
-            f"the field {name!r} is unknown; {did_you_mean(name, known)}",
-            param=name,
+            f"the field {short!r} is unknown; {did_you_mean(short, known)}",
+            param=short,
             code="unknown_parameter",
         )
     if value not in NEUTRAL[name]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from adapters.server.error_texts import public_text
 from adapters.server.openai.errors import OpenAIError
 from adapters.server.openai.generation import Generation, random_seed
 from adapters.server.openai.requests import ChatRequest, CompletionRequest, SamplingFields
@@ -55,7 +56,7 @@ def chat_generation(request: ChatRequest, weights: ServedWeights) -> Generation:
             chat_template_kwargs={**weights.chat_template_kwargs, **request.chat_template_kwargs},
         )
     except DataError as error:
-        raise OpenAIError(str(error), param="messages") from error
+        raise OpenAIError(public_text(str(error)), param="messages") from error
     if request.stream and request.prompt_logprobs is not None:
         raise OpenAIError("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     scores = request.top_logprobs if request.logprobs else None
@@ -154,20 +155,32 @@ def _message(message: Mapping[str, Any], place: int) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
         raise OpenAIError(
-            f"messages[{place}].role is {role!r}; {did_you_mean(str(role), ROLES)}",
+            f"messages[{place}].role is {role!r:.80}; {did_you_mean(str(role)[:80], ROLES)}",
             param=f"messages[{place}].role",
         )
-    read = {
+    read: dict[str, Any] = {
         "role": "system" if role == "developer" else role,
         "content": _content(message.get("content"), f"messages[{place}].content"),
     }
-    if message.get("tool_calls"):
+    calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        field = f"messages[{place}].tool_calls"
+        raise OpenAIError(f"{field} is {calls!r:.80}, and must be a list", param=field)
+    if calls:
         read["tool_calls"] = [
             _call(call, f"messages[{place}].tool_calls[{index}]")
-            for index, call in enumerate(message["tool_calls"])
+            for index, call in enumerate(calls)
         ]
-    optional = {name: message[name] for name in ("name", "tool_call_id") if message.get(name)}
-    return {**read, **optional}
+    for name in ("name", "tool_call_id"):
+        if message.get(name):
+            read[name] = _text(message[name], f"messages[{place}].{name}")
+    return read
+
+
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise OpenAIError(f"{field} is {value!r:.80}, and must be a text", param=field)
+    return value
 
 
 def _content(content: Any, field: str) -> str:
@@ -179,7 +192,7 @@ def _content(content: Any, field: str) -> str:
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind != "text" or not isinstance(part.get("text"), str):
             raise OpenAIError(
-                f"{field}[{place}] is of type {kind!r}; this server reads text only",
+                f"{field}[{place}] is of type {kind!r:.80}; this server reads text only",
                 param=f"{field}[{place}]",
                 code="unsupported_content",
             )
@@ -201,7 +214,7 @@ def _call(call: Any, field: str) -> dict[str, Any]:
             param=field,
         )
     return {
-        "id": call.get("id", ""),
+        "id": _text(call.get("id") or "", f"{field}.id"),
         "type": "function",
         "function": {"name": str(function.get("name", "")), "arguments": arguments},
     }

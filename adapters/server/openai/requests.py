@@ -12,11 +12,16 @@ from adapters.server.sampling import MAX_SAMPLES
 
 MAX_TOP_LOGPROBS = 20
 MAX_SEED = 2**64 - 1
+MAX_TEMPERATURE = 1000.0
+MAX_ID = 2**31 - 1  # of tokens
+MAX_STOPS = 64  # strings or token ids
+MAX_STOP_LENGTH = 1000  # characters
 DEFAULT_COMPLETION_TOKENS = 16  # of OpenAI's API
 Count = Annotated[StrictInt, Field(ge=1, le=MAX_SAMPLES)]
 TokenCount = Annotated[StrictInt, Field(ge=0, le=2**31)]
 TopLogprobs = Annotated[StrictInt, Field(ge=0, le=MAX_TOP_LOGPROBS)]
-Number = StrictFloat | StrictInt
+StopId = Annotated[StrictInt, Field(ge=0, le=MAX_ID)]
+Number = Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictInt
 
 
 class StreamOptions(BaseModel):
@@ -32,20 +37,27 @@ class SamplingFields(BaseModel):
 
     model: str
     n: Count = 1
-    temperature: Annotated[Number, Field(ge=0)] = 1.0
+    temperature: Annotated[Number, Field(ge=0, le=MAX_TEMPERATURE)] = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[StrictInt, Field(ge=-1)] = 0  # of vLLM; 0 and -1 are off
+    top_k: Annotated[StrictInt, Field(ge=-1, le=MAX_ID)] = 0  # of vLLM; 0 and -1 are off
     seed: Annotated[StrictInt, Field(ge=0, le=MAX_SEED)] | None = None
     stop: str | list[str] = []
-    stop_token_ids: list[StrictInt] = []  # of vLLM
+    stop_token_ids: Annotated[list[StopId], Field(max_length=MAX_STOPS)] = []  # of vLLM
     stream: StrictBool = False
     stream_options: StreamOptions = StreamOptions()
     prompt_logprobs: TopLogprobs | None = None  # of vLLM
 
     @property
     def stop_texts(self) -> Sequence[str]:
-        """The stop strings; raises OpenAIError for an empty one."""
+        """The stop strings; raises OpenAIError for an empty one, and for too many or too long."""
         texts = [self.stop] if isinstance(self.stop, str) else self.stop
+        longest = max(map(len, texts), default=0)
+        if len(texts) > MAX_STOPS or longest > MAX_STOP_LENGTH:
+            raise OpenAIError(
+                f"stop has {len(texts)} strings of up to {longest} characters; at most "
+                f"{MAX_STOPS} strings of {MAX_STOP_LENGTH} characters are accepted",
+                param="stop",
+            )
         if "" in texts:
             raise OpenAIError("stop has an empty string; leave it out", param="stop")
         if texts and self.stop_token_ids:

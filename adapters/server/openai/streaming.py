@@ -9,7 +9,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -17,7 +16,6 @@ from adapters.server.openai.disconnect import unless_disconnected
 from adapters.server.openai.errors import error_body
 from adapters.server.openai.generation import Generated, OnToken
 
-log = structlog.get_logger("kitchen.serve")
 Work = Callable[[OnToken], Awaitable[Sequence[Generated]]]
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not hold it back
 
@@ -75,19 +73,10 @@ async def _events(
             async for chunk in chunks:
                 yield _event(chunk)
         except Exception as error:  # noqa: BLE001 the status has been sent
-            yield _event(_error(error))
+            yield _event(error_body(error)[1])
             return
     yield "data: [DONE]\n\n"
 
 
 def _event(content: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
-
-
-def _error(error: Exception) -> Mapping[str, Any]:
-    try:
-        return error_body(error)[1]
-    except Exception as fault:
-        log.error("a streamed request failed", exc_info=fault)
-        text = "the server failed; its log has the reason"
-        return {"error": {"message": text, "type": "server_error", "param": None, "code": None}}

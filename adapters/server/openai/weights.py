@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from adapters.server.error_texts import public_text
 from adapters.server.openai.errors import OpenAIError
 from adapters.server.records import CheckpointRecord
 from adapters.server.sessions import ServedModel, Sessions
@@ -23,6 +24,7 @@ from kitchen.types import Checkpoint
 log = structlog.get_logger("kitchen.serve")
 TINKER = "tinker://"
 OPEN_TOKENIZERS = 32
+MAX_NAME = 500  # characters
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,13 @@ class WeightsNames:
 
     def find(self, name: str) -> ServedWeights:
         """Return weights; raises OpenAIError with status 404 for an unknown name."""
+        if len(name) > MAX_NAME:
+            short = name[:40]
+            raise _not_found(
+                f"the model {short!r}... is not served here: its name has {len(name):,} "
+                f"characters, and the limit is {MAX_NAME}",
+                short,
+            )
         if name in self._sessions.models.by_name:
             model = self._sessions.models.by_name[name]
             return self._served(name, model.name, model, {})
@@ -106,7 +115,7 @@ class WeightsNames:
             record = self._sessions.checkpoint_to_sample(name)
         except DataError as error:
             paths = [saved.path for saved in self._sessions.checkpoints()]
-            raise _not_found(f"{error}; {did_you_mean(name, paths)}") from error
+            raise _not_found(f"{error}; {did_you_mean(name, paths)}", name) from error
         return self._served(name, record.weights, self._base_of(record), {})
 
     def _base_of(self, record: CheckpointRecord) -> ServedModel:
@@ -114,7 +123,8 @@ class WeightsNames:
         if record.base not in models:
             raise _not_found(
                 f"the weights {record.path!r} belong to the model {record.base!r}, which is not "
-                f"served here; {did_you_mean(record.base, models)}"
+                f"served here; {did_you_mean(record.base, models)}",
+                record.path,
             )
         return models[record.base]
 
@@ -124,13 +134,14 @@ class WeightsNames:
             if parsed.kind not in ("run", "model"):
                 raise _not_found(
                     f"the model {name!r} is not served here; "
-                    + did_you_mean(name, [listed.name for listed in self.listed()])
+                    + did_you_mean(name, [listed.name for listed in self.listed()]),
+                    name,
                 )
             return find_weights(str(parsed), self._sessions.training, self._blobs)
         except CorruptCheckpoint:
             raise
         except (ConfigError, ValueError) as error:  # ValueError: no run can have this name
-            raise _not_found(str(error)) from error
+            raise _not_found(str(error), name) from error
 
     def _base(self, name: str, model: str) -> ServedModel:
         """Return the base model of a run by the training client's name for it."""
@@ -138,7 +149,8 @@ class WeightsNames:
         if model not in served:
             raise _not_found(
                 f"the weights {name!r} belong to the model {model!r}, which is not served here; "
-                f"start the server with --model {model}"
+                f"start the server with --model {model}",
+                name,
             )
         return served[model]
 
@@ -176,5 +188,7 @@ class WeightsNames:
             return self._tokenizers[key]
 
 
-def _not_found(message: str) -> OpenAIError:
-    return OpenAIError(message, param="model", status=404, code="model_not_found")
+def _not_found(message: str, name: str) -> OpenAIError:
+    """Return the error for a name from a request, without folders of this server."""
+    text = public_text(message, given=name)
+    return OpenAIError(text, param="model", status=404, code="model_not_found")

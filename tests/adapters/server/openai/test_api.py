@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from adapters.fake.blobs import FakeBlobs
+from adapters.fake.hub import FakeHub
 from adapters.fake.tokenizer import END, ByteTokenizer
 from adapters.fake.training import FakeTraining
 from adapters.server.limits import Limits
+from adapters.server.serve import TinkerServer
+from kitchen.types import Checkpoint
 from tests.adapters.server.openai.conftest import OpenAIClient
-from tests.support.tinker_server import KEY, application
+from tests.support.tinker_server import KEY, MODELS, application
 
 HELLO = ByteTokenizer().encode("hello", special=True)
 
@@ -132,6 +137,7 @@ def test_chat_counts_the_rendered_prompt(client: OpenAIClient, names: tuple[str]
 
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+ANSWER = {"role": "assistant", "content": ""}
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("chat/completions", {**CHAT, "response_format": {"type": "json_schema"}}, "response_format"),
@@ -157,6 +163,22 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("completions", {"prompt": ["x"] * 3000, "n": 2}, "prompt"),
     ("completions", {"prompt": "x", "stop": [""]}, "stop"),
     ("completions", {"prompt": "x", "stop": ["a"], "stop_token_ids": [1]}, "stop_token_ids"),
+    ("completions", {"prompt": "x", "stop": ["a"] * 65}, "stop"),
+    ("completions", {"prompt": "x", "stop": "a" * 1001}, "stop"),
+    ("completions", {"prompt": "x", "stop_token_ids": [2**70]}, "stop_token_ids"),
+    ("completions", {"prompt": "x", "temperature": 10**400}, "temperature"),
+    ("completions", {"prompt": "x", "temperature": math.inf}, "temperature"),
+    ("completions", {"prompt": "x", "temperature": math.nan}, "temperature"),
+    ("completions", {"prompt": "x", "top_p": math.nan}, "top_p"),
+    ("completions", {"prompt": "x", "top_k": 2**70}, "top_k"),
+    ("completions", {"prompt": ["x", "\ud83d"]}, "prompt"),
+    ("completions", {"prompt": "x", "\ud83d": 1}, r"\ud83d"),
+    ("completions", {"prompt": "x", "user": "\ud83d"}, "user"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "\ude00"}]}, "messages"),
+    ("chat/completions", {"messages": [{"role": "user", "\ude00": "x"}]}, "messages"),
+    ("chat/completions", {"messages": [{**ANSWER, "tool_calls": 5}]}, "messages[0].tool_calls"),
+    ("chat/completions", {"messages": [{**ANSWER, "tool_calls": "x"}]}, "messages[0].tool_calls"),
+    ("chat/completions", {"messages": [{**ANSWER, "name": [1]}]}, "messages[0].name"),
 ]
 
 
@@ -164,12 +186,33 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_refusals_name_the_field(
     client: OpenAIClient, path: str, fields: dict[str, Any], param: str
 ) -> None:
-    answer = client.post(path, model="tiny", **fields)
+    body = json.dumps({"model": "tiny", **fields})  # also NaN, which httpx does not send
+    answer = client.http.post(f"/v1/{path}", content=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["param"].startswith(param)
     assert error["type"] == "invalid_request_error"
+
+
+class Faulty(FakeTraining):
+    """A training backend whose samplers cannot be opened, by a mistake in the program."""
+
+    def sampler(self, weights: str | Checkpoint) -> Any:
+        raise KeyError("/home/me/secret")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_faults_are_errors_that_pages_can_read(stream: bool) -> None:
+    blobs = FakeBlobs()
+    server = TinkerServer(Faulty(blobs), FakeHub(MODELS), blobs)
+    client = OpenAIClient(server.app(["tiny"], {}, KEY, cors=["*"]))
+    body = {"model": "tiny", "prompt": "x", "stream": stream}
+    answer = client.http.post("/v1/completions", json=body, headers={"origin": "http://a.example"})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "server_error"
+    assert "secret" not in answer.text
+    assert answer.headers["access-control-allow-origin"] == "*"
 
 
 def test_harmless_and_neutral_fields_are_accepted(client: OpenAIClient) -> None:
