@@ -30,7 +30,7 @@ from adapters.tinker.skyrl.messages import (
 )
 from adapters.tinker.skyrl.models import CreateThenLoad, SessionEnds
 from adapters.tinker.skyrl.passes import Backend, GradNorm, MeanLoss
-from adapters.tinker.skyrl.results import TRY_AGAIN
+from adapters.tinker.skyrl.results import AWAY, TRY_AGAIN
 from adapters.tinker.skyrl.sampling import FrozenWeights, PromptLogprobs
 from adapters.tinker.skyrl.wire import FailedRequests, JsonMessages, SampleIds, failed
 from kitchen.errors import BackendError, KitchenError
@@ -105,7 +105,7 @@ class Bridge:
         except httpx.ReadTimeout:
             return reply({"type": "try_again", "queue_state": "active"}, status=TRY_AGAIN)
         except httpx.TransportError as error:
-            return reply({"detail": f"SkyRL does not answer: {mask(str(error))}"}, status=503)
+            return reply({"detail": f"SkyRL does not answer: {mask(str(error))}"}, status=AWAY)
         content_type = response.headers.get("content-type", "")
         if content_type.startswith(PROTOBUF):
             raise UnexpectedReply("is protobuf, not JSON")

@@ -11,16 +11,23 @@ from kitchen.errors import BackendError
 T = TypeVar("T")
 MAX_REMEMBERED = 10_000  # requests
 TRY_AGAIN = 408  # status of a result that is not there yet
+AWAY = 503  # status if the server does not answer
 
 
 def wait_for(answer: ApiReply, send: Send) -> dict[str, Any]:
     """Return the result of a request that SkyRL accepted; raises BackendError if it failed."""
     check(answer)
-    request = post("retrieve_future", {"request_id": answer.json()["request_id"]})
-    while (result := send(request)).status == TRY_AGAIN:
-        pass
+    result = await_end(answer.json()["request_id"], send)
     check(result)
     return result.json()
+
+
+def await_end(request_id: str, send: Send) -> ApiReply:
+    """Return the reply to a request that SkyRL accepted, which may be an error."""
+    request = post("retrieve_future", {"request_id": request_id})
+    while (answer := send(request)).status == TRY_AGAIN:
+        pass
+    return answer
 
 
 def check(answer: ApiReply) -> None:

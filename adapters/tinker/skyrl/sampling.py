@@ -7,11 +7,21 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Send, post, reply
+import structlog
+
+from adapters.tinker.skyrl.messages import (
+    ApiReply,
+    ApiRequest,
+    Send,
+    UnexpectedReply,
+    post,
+    reply,
+)
 from adapters.tinker.skyrl.models import create_model
 from adapters.tinker.skyrl.passes import Backend
-from adapters.tinker.skyrl.results import Remembered, check, wait_for
+from adapters.tinker.skyrl.results import AWAY, Remembered, await_end, check, wait_for
 
+log = structlog.get_logger("kitchen.tinker")
 CHANGES = frozenset({"optim_step", "load_weights"})
 STALE = (
     "SkyRL's JAX backend samples with the weights that are being trained, and the snapshot that "
@@ -66,7 +76,8 @@ class FrozenWeights:
     the weights of later steps. Both backends refuse checkpoints of models that are not loaded, such
     as those of a run that has ended. The bridge loads a checkpoint that is not current into a model
     of its own, which nobody trains. A snapshot that is not current is refused on JAX. Samples that
-    are pending are awaited before the weights change. Seen in 0.3.0 and git (a956457) on JAX.
+    are pending are awaited before the weights change, whether or not they fail. Seen in 0.3.0 and
+    git (a956457) on JAX.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -81,8 +92,8 @@ class FrozenWeights:
         endpoint = request.endpoint
         if endpoint == "asample":
             return self._sample(request, send)
-        if endpoint in CHANGES:
-            self._change(request.json()["model_id"], send)
+        if endpoint in CHANGES and (away := self._change(request.json()["model_id"], send)):
+            return away
         answer = send(request)
         if answer.is_error:
             return answer
@@ -111,16 +122,27 @@ class FrozenWeights:
             self._snapshots.add(answer.json()["request_id"], snapshot)
 
     def _note_result(self, request_id: str, answer: ApiReply) -> None:
-        for pending in self._pending.values():
+        for pending in tuple(self._pending.values()):
             pending.discard(request_id)
         if snapshot := self._snapshots.get(request_id):
             self._samplers[answer.json()["sampling_session_id"]] = snapshot
 
-    def _change(self, model: str, send: Send) -> None:
-        """Await the samples of the weights as they are."""
-        for request_id in tuple(self._pending.pop(model, ())):
-            wait_for(reply({"request_id": request_id}), send)
+    def _change(self, model: str, send: Send) -> ApiReply | None:
+        """Await the samples of the weights as they are; return a reply if SkyRL is away.
+
+        The client that asked for a sample gets its error.
+        """
+        for request_id in tuple(self._pending[model]):
+            try:
+                answer = await_end(request_id, send)
+            except UnexpectedReply as error:
+                log.debug("a sample ended with a reply that is malformed", why=str(error))
+            else:
+                if answer.status == AWAY:
+                    return answer
+            self._pending[model].discard(request_id)
         self._versions[model] += 1
+        return None
 
     def _sample(self, request: ApiRequest, send: Send) -> ApiReply:
         content = request.json()

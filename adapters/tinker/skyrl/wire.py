@@ -18,12 +18,15 @@ from adapters.tinker_protobuf import (
 from kitchen.errors import DataError
 from kitchen.types import Array, Datum, Floats, LossOutput, Sampled, Tokens
 
+# the loss inputs that SkyRL reads, in 0.3.0 and git (a956457)
+INPUTS = frozenset({"target_tokens", "weights", "logprobs", "advantages", "values", "returns"})
+
 
 class JsonMessages:
     """SkyRL gets and returns JSON where the SDK writes and reads protobuf.
 
     Seen in 0.3.0, which has no protobuf. SkyRL from git (a956457) has the messages of SDK 0.24, and
-    JSON too, so the bridge uses JSON for both.
+    JSON too, so the bridge uses JSON for both. Loss inputs that SkyRL ignores are refused.
     """
 
     def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
@@ -92,6 +95,11 @@ def _json_pass(body: bytes) -> ApiRequest:
 
 def _datum(datum: Datum) -> Mapping[str, Any]:
     for name, values in datum.loss_inputs.items():
+        if name not in INPUTS:
+            raise DataError(
+                f"SkyRL ignores the loss input {name!r}, so leave it out; it takes thresholds as "
+                "options of the loss, with one value for all tokens"
+            )
         if values.ndim != 1:
             raise DataError(
                 f"SkyRL takes one target per token, but {name} has the shape {values.shape}"

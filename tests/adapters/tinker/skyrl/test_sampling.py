@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from adapters.tinker.skyrl.messages import ApiReply, post
+from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Send, post, reply
 from adapters.tinker.skyrl.passes import Backend
+from adapters.tinker.skyrl.results import AWAY
 from adapters.tinker.skyrl.sampling import FrozenWeights, PromptLogprobs
 from tests.support.skyrl_replies import CREATED, SAMPLES, ReplayedSkyRL
 
@@ -100,3 +101,41 @@ def test_pending_samples_are_awaited_before_the_weights_change() -> None:
     samplers.train()
     endpoints = [request.endpoint for request in samplers.skyrl.requests]
     assert endpoints.index("retrieve_future") < endpoints.index("optim_step")
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_steps_follow_pending_samples_that_fail(status: int) -> None:
+    samplers = Samplers()
+    samplers.sample(samplers.snapshot())
+    too_long = ReplayedSkyRL(status, retrieve_future={"detail": "the prompt is too long"})
+    assert step_with(samplers, too_long).status == 200
+    assert samplers.skyrl.count("optim_step") == 1
+
+
+def test_steps_follow_pending_samples_without_a_readable_reply() -> None:
+    samplers = Samplers()
+    samplers.sample(samplers.snapshot())
+    assert step_with(samplers, lambda request: _read(ApiReply(200, b"<html>"))).status == 200
+
+
+def test_steps_wait_while_the_server_is_away() -> None:
+    samplers = Samplers()
+    samplers.sample(samplers.snapshot())
+    assert step_with(samplers, lambda request: reply({}, AWAY)).status == AWAY
+    assert not samplers.skyrl.count("optim_step")
+    samplers.train()
+    assert samplers.skyrl.count("retrieve_future") == 1
+
+
+def step_with(samplers: Samplers, result: Send) -> ApiReply:
+    """Send an optimiser step, where results of samples are replaced."""
+
+    def send(request: ApiRequest) -> ApiReply:
+        return (result if request.endpoint == "retrieve_future" else samplers.skyrl)(request)
+
+    return samplers.quirk(post("optim_step", {"model_id": "model_1"}), send)
+
+
+def _read(answer: ApiReply) -> ApiReply:
+    answer.json()
+    return answer

@@ -21,10 +21,13 @@ from tests.support.skyrl_replies import JAX_FORWARD, TOP, ReplayedSkyRL
 RETRIEVE = post("retrieve_future", {"request_id": "1"})
 
 
-def forward_backward(targets: np.ndarray, *, forward_only: bool) -> ApiRequest:
+def forward_backward(
+    targets: np.ndarray, *, forward_only: bool, **inputs: np.ndarray
+) -> ApiRequest:
+    arrays = {"target_tokens": targets, **inputs}
     datum = types.Datum(
         model_input=types.ModelInput.from_ints([1, 2, 3]),
-        loss_fn_inputs={"target_tokens": types.TensorData.from_numpy(targets)},
+        loss_fn_inputs={name: types.TensorData.from_numpy(arrays[name]) for name in arrays},
     )
     request = types.ForwardBackwardRequest(
         model_id="model_1",
@@ -57,6 +60,14 @@ def test_passes_are_sent_as_json(forward_only: bool, endpoint: str, field: str) 
 def test_several_targets_per_token_are_refused() -> None:
     request = forward_backward(np.ones((3, 2), np.int64), forward_only=True)
     with pytest.raises(DataError, match=r"target_tokens has the shape \(3, 2\)"):
+        JsonMessages()(request, ReplayedSkyRL())
+
+
+@pytest.mark.parametrize("name", ["clip_low_threshold", "sequence_ratio_mask"])
+def test_inputs_that_skyrl_ignores_are_refused(name: str) -> None:
+    inputs = {name: np.ones(3, np.float32)}
+    request = forward_backward(np.array([2, 3, 4]), forward_only=False, **inputs)
+    with pytest.raises(DataError, match=f"ignores the loss input '{name}'"):
         JsonMessages()(request, ReplayedSkyRL())
 
 
