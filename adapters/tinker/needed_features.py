@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import structlog
+import tinker
+
 from adapters.tinker.errors import says_unsupported
-from adapters.tinker.probe import reason
+from adapters.tinker.probe import may_be_about_inputs, reason
 from adapters.tinker.probe_requests import LOSS, Check, ProbeRequests
 from adapters.tinker.service import Service
 from kitchen.errors import ConfigError
+
+log = structlog.get_logger("kitchen.tinker")
 
 
 class NeededFeatures:
@@ -33,15 +38,20 @@ class NeededFeatures:
             except Exception as error:
                 if not says_unsupported(error):
                     raise
-                raise self._refusal(check, error) from error
+                why = reason(error, self._service.name)
+                if not may_be_about_inputs(check, error, why):
+                    raise self._refusal(check, why) from error
+                if not isinstance(error, tinker.RequestFailedError):
+                    raise  # the server may wait for the number of a request that it did not take
+                log.warning("a loss could not be tried before the run", loss=check.feature, why=why)
 
-    def _refusal(self, check: Check, error: Exception) -> ConfigError:
+    def _refusal(self, check: Check, why: str) -> ConfigError:
         others = [loss for loss in self._losses if f"{LOSS}{loss}" != check.feature]
         advice = ""
         if check.feature.startswith(LOSS) and others:
             advice = f"; choose another one (it may have {', '.join(others)})"
         server = self._service.name
         return ConfigError(
-            f"{server} lacks {check.feature!r}, which this run needs: {reason(error, server)}"
-            f"{advice}; `kitchen check --online` lists all that it lacks"
+            f"{server} lacks {check.feature!r}, which this run needs: {why}{advice}; "
+            "`kitchen check --online` lists all that it lacks"
         )

@@ -117,11 +117,17 @@ class Probe:
             if present is None:
                 check_health(self._service.address, self._service.read_key(), timeout=self._timeout)
             detail = reason(error, self._service.name, self._timeout)
-            if present is False and not check.inputs_known and not _NO_SUCH.search(detail):
+            if present is False and may_be_about_inputs(check, error, detail):
                 present = None
                 detail = f"{detail} (the probe does not know which inputs this loss needs)"
         seconds = time.monotonic() - started
         return Finding(check.feature, present, check.needed_for, detail, seconds)
+
+
+def may_be_about_inputs(check: Check, error: BaseException, detail: str) -> bool:
+    """Return whether a server may have a loss that it refused, as it reads other inputs."""
+    is_answer = isinstance(error, BackendError)  # it was accepted, and the answer is of no use
+    return not (check.inputs_known or is_answer or _NO_SUCH.search(detail))
 
 
 def reason(error: BaseException, server: str, timeout: float = 0.0) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 from tinker import types
 
-from adapters.tinker.answers import prompt_logprobs, samples, top_logprobs
+from adapters.tinker.answers import LOSS_SUM, prompt_logprobs, samples, top_logprobs
 from adapters.tinker.datums import model_input, sdk_datum
 from adapters.tinker.errors import says_unsupported
 from adapters.tinker.http_client import models
@@ -97,7 +97,12 @@ class ProbeRequests:
         losses = [need.removeprefix(LOSS) for need in sorted(needs) if need.startswith(LOSS)]
         return [
             *(
-                Check(f"{LOSS}{loss}", "", partial(self._forward, training, loss))
+                Check(
+                    f"{LOSS}{loss}",
+                    "",
+                    partial(self._forward, training, loss),
+                    inputs_known=loss in LOSSES,
+                )
                 for loss in losses
                 if loss != "cross_entropy"  # every server has it
             ),
@@ -113,7 +118,7 @@ class ProbeRequests:
         )
 
     def _forward(self, training: Any, loss: str) -> None:
-        self._wait(training.forward([sdk_datum(_datum(loss))], loss))
+        _check_loss_sum(loss, self._wait(training.forward([sdk_datum(_datum(loss))], loss)))
 
     def _loss_checks(self) -> Sequence[Check]:
         custom = "dpo, kto and other custom losses"
@@ -187,6 +192,7 @@ class ProbeRequests:
     def _loss_check(self, loss: str) -> Callable[[], None]:
         def check() -> None:
             result = self._pass(_datum(loss), loss)
+            _check_loss_sum(loss, result)
             if loss == "cross_entropy":
                 self._plain = result
 
@@ -211,7 +217,7 @@ class ProbeRequests:
         _logprobs(self._wait(passed), targets.size)
 
     def _loss_sum(self) -> None:
-        if "loss:sum" not in self._cross_entropy().metrics:
+        if LOSS_SUM not in self._cross_entropy().metrics:
             raise BackendError("the results of training passes have no metric loss:sum")
 
     def _cross_entropy(self) -> Any:
@@ -427,6 +433,14 @@ def _datum(loss: str, weight: float = 1.0) -> Datum:
     values = {"weights": weight, "logprobs": -1.0, "advantages": 1.0, "sequence_ratio_mask": 1.0}
     arrays = {name: np.full(count, values[name], np.float32) for name in inputs}
     return Datum(TOKENS[:-1], {"target_tokens": TOKENS[1:], **arrays})
+
+
+def _check_loss_sum(loss: str, result: Any) -> None:
+    """Raise BackendError if the value of a loss is neither reported nor can be computed here."""
+    if loss not in LOSSES and LOSS_SUM not in (result.metrics or {}):
+        raise BackendError(
+            f"the results have no metric {LOSS_SUM}, and this loss cannot be computed here"
+        )
 
 
 def _largest_change(before: Array, after: Array) -> float:

@@ -30,7 +30,7 @@ from adapters.tinker.replicas import Copy, Replica, ReplicatedSampler
 from adapters.tinker.sampler import MAX_ID, TinkerSampler
 from adapters.tinker.service import Service
 from kitchen.backend.custom_loss import custom_loss_grads
-from kitchen.backend.datum_checks import check_data
+from kitchen.backend.datum_checks import check_data, check_data_of_unlisted_loss
 from kitchen.backend.losses import LOSSES, Options, scored_positions
 from kitchen.backend.refused_passes import RefusedPasses
 from kitchen.errors import (
@@ -440,8 +440,14 @@ def _forward(client: Any, data: Sequence[Datum], loss: Loss) -> Any:
 
 
 def _checked(data: Sequence[Datum], loss: str | Loss, options: Options | None) -> list[Any]:
-    """Check and convert the data; the server checks the model's limits on ids and lengths."""
-    check_data(data, loss, options, vocabulary=MAX_ID, context=MAX_ID)
+    """Check and convert the data; the server checks the model's limits on ids and lengths.
+
+    A loss without a formula here is sent to the server, which checks its name and its inputs.
+    """
+    if isinstance(loss, str) and loss not in LOSSES:
+        check_data_of_unlisted_loss(data, vocabulary=MAX_ID, context=MAX_ID)
+    else:
+        check_data(data, loss, options, vocabulary=MAX_ID, context=MAX_ID)
     return [sdk_datum(datum) for datum in data]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,22 +26,40 @@ def check_data(
     """
     if isinstance(loss, str):
         find_loss(loss, options)
-    if not len(data):
-        raise DataError("the batch is empty: forward and forward_backward need at least one datum")
     group = 1 if isinstance(loss, str) else int(getattr(loss, "group", None) or 1)
     if len(data) % group:
         raise DataError(
             f"the loss needs groups of {group} adjacent datums, and {len(data)} datums cannot be "
             "divided into them"
         )
+    for where, datum in _checked_datums(data, vocabulary, context):
+        _check_fields(datum, loss, where)
+        if isinstance(loss, str):
+            _check_options(datum, loss, options, where)
+
+
+def check_data_of_unlisted_loss(data: Sequence[Datum], *, vocabulary: int, context: int) -> None:
+    """Check data for a loss that only the backend knows, and with it the inputs that it reads.
+
+    Raises DataError for bad tokens or targets, and for inputs without a value for each token.
+    """
+    for where, datum in _checked_datums(data, vocabulary, context):
+        for field, values in datum.loss_inputs.items():
+            _check_field(datum, field, values, where, same_shape=False)
+
+
+def _checked_datums(
+    data: Sequence[Datum], vocabulary: int, context: int
+) -> Iterator[tuple[str, Datum]]:
+    """Yield each datum, whose tokens and targets are valid, with its place for messages."""
+    if not len(data):
+        raise DataError("the batch is empty: forward and forward_backward need at least one datum")
     for index, datum in enumerate(data):
         where = f"datum {index} of {len(data)}"
         if not isinstance(datum, Datum):
             raise DataError(f"{where}: {_not_a_datum(datum)}")
         _check_tokens(datum, where, vocabulary, context)
-        _check_fields(datum, loss, where)
-        if isinstance(loss, str):
-            _check_options(datum, loss, options, where)
+        yield where, datum
 
 
 def _not_a_datum(value: Any) -> str:
