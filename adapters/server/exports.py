@@ -10,7 +10,6 @@ from typing import Any
 
 from adapters.folders import CONFIG
 from adapters.server.records import ROOT, CheckpointRecord, Records
-from kitchen.artifacts.public_texts import without_folders
 from kitchen.backend.temporary import temporary_folder
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.training import CheckpointStore
@@ -118,10 +117,10 @@ def is_encrypted_export(weights: Checkpoint) -> bool:
 def public_base_name(name: str, model: str) -> str:
     """Return the name of a base model for files that leave this machine.
 
-    It is the client's name for it, or the training client's where that is a folder here.
+    It is the client's name for it, or the name under which it is served where that is the folder of
+    its tokenizer. A name `path:FOLDER` stays whole, since weights are opened by it again.
     """
-    chosen = model if Path(name).is_absolute() else name
-    return f"path:{without_folders(chosen)}" if chosen.startswith("path:") else chosen
+    return model if Path(name).is_absolute() else name
 
 
 def _folder_of(name: str) -> str:
