@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import structlog
+import tinker
 from tinker import types
 
 from adapters.tinker.answers import LOSS_SUM, prompt_logprobs, samples, top_logprobs
@@ -25,6 +26,7 @@ from kitchen.types import Array, Datum
 
 log = structlog.get_logger("kitchen.tinker")
 LOSS = "loss "  # prefix of the capabilities that are losses
+SERVER_FAULT = 500  # the first of the statuses that may be temporary
 TOKENS = np.arange(1, 7)  # ids that every vocabulary has
 TOP_K = 2
 MAX_TOKENS = 2
@@ -62,6 +64,7 @@ class ProbeRequests:
         self._rank = rank
         self._timeout = timeout
         self._training: Any = None  # the SDK's TrainingClient
+        self._opened = False  # whether there was a TrainingClient
         self._sampling: Any = None  # the SDK's SamplingClient of the base model
         self._rows: list[int] = []  # numbers of values that the server returned for a prompt
         self._scores_prompts = False
@@ -180,8 +183,14 @@ class ProbeRequests:
     def training(self) -> Any:
         """Return the SDK's TrainingClient, opened if there is none."""
         if self._training is None:
-            created = self._client.create_lora_training_client(self._model, rank=self._rank)
-            self._training = self._wait(created)
+            try:
+                created = self._client.create_lora_training_client(self._model, rank=self._rank)
+                self._training = self._wait(created)
+            except (tinker.APIStatusError, tinker.RequestFailedError) as error:
+                if not self._opened or getattr(error, "status_code", 0) >= SERVER_FAULT:
+                    raise
+                raise NotTried("the server trains no second model beside the first one") from error
+            self._opened = True
         return self._training
 
     def _wait(self, future: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -287,6 +288,17 @@ def test_a_damaged_report_is_an_error(tmp_path: Path) -> None:
         file.write_text(file.read_text()[:-9])
         with pytest.raises(BackendError, match=r"servers/.*json: .* cannot be read"):
             assert ByteTinker(FakeBlobs(), server.url).capabilities
+
+
+def test_features_that_need_a_second_model_are_not_known() -> None:
+    """A server that trains one model at a time may have them."""
+    created = count()
+    second = Refusal("/create_model", 400, "one at a time", when=lambda body: next(created) > 0)
+    report, left = probe_without(refusals=(second,))
+    assert features(report) == []
+    unknown = [finding.feature for finding in report.unknown]
+    assert unknown[:2] == ["optim_step", "grad_norm"]
+    assert not left
 
 
 def test_checkpoints_that_cannot_be_deleted_expire() -> None:
