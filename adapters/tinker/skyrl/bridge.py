@@ -42,8 +42,8 @@ log = structlog.get_logger("kitchen.tinker")
 POLL_TIMEOUT = 40.0
 TIMEOUT = 600.0  # seconds for any other reply
 OTHER_DIALECT = (
-    "so this server does not speak SkyRL's dialect of the Tinker API, as SkyRL 0.3.0 and git "
-    "(a956457) do; for others, such as `kitchen serve`, leave training.server out"
+    "so this server does not speak SkyRL's dialect of the Tinker API (that of 0.3.0 and of git, "
+    "a956457); for another server, such as `kitchen serve`, leave training.server out"
 )
 
 
