@@ -137,6 +137,11 @@ class FolderTokenizer:
     def vocabulary(self) -> int:
         return len(self._inner)
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: no token stands for more of a text."""
+        return max(map(len, self._inner.get_vocab()))
+
     def encode(self, text: str, *, special: bool = False) -> Tokens:
         """Return (T,) ids; never with an end-of-sequence token behind the text.
 

@@ -33,6 +33,7 @@ class ByteTokenizer:
     vocabulary = VOCABULARY
     model_vocabulary: int | None = VOCABULARY
     context_length: int | None = CONTEXT
+    longest_token = 1  # characters
 
     def encode(self, text: str, *, special: bool = False) -> Tokens:
         """Return (T,) ids; with `special`, they start with an end-of-sequence token."""

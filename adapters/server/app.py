@@ -95,7 +95,7 @@ def create_app(sessions: Sessions, key: str | None, cors: Sequence[str] = ()) ->
         Gate, key=key, metrics=metrics, max_bytes=sessions.limits.request_bytes, origins=cors
     )
     pages = Middleware(
-        CORSMiddleware, allow_origins=cors, allow_methods=["GET", "POST"], allow_headers=["*"]
+        OpenAIPages, allow_origins=cors, allow_methods=["GET", "POST"], allow_headers=["*"]
     )
     app = Starlette(
         lifespan=lifespan,
@@ -334,6 +334,16 @@ class Api:
                 415, f"this server does not read the content encoding {encoding!r}"
             )
         return b"".join(parts)
+
+
+class OpenAIPages(CORSMiddleware):
+    """Middleware that lets web pages of other origins use the OpenAI API, and nothing else."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and is_openai_path(scope["path"]):
+            await super().__call__(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 class Gate:

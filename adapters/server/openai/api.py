@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -33,6 +32,7 @@ from adapters.server.openai.weights import ListedModel, ServedWeights, WeightsNa
 from adapters.server.sampler_scheduler import SamplerScheduler
 from adapters.server.sessions import Sessions
 
+T = TypeVar("T")
 ReadBody = Callable[[Request], Awaitable[bytes]]
 
 
@@ -45,7 +45,6 @@ class OpenAIApi:
         self._weights = WeightsNames(sessions)
         self._queue = GenerationQueue(scheduler, sessions.futures, sessions.limits)
         self._read_body = read_body
-        self._tokenizing = Lock()  # tokenizers are not safe to use from several threads
 
     def routes(self) -> list[Route]:
         endpoints = [
@@ -69,19 +68,27 @@ class OpenAIApi:
         return JSONResponse(_model_object(name, weights.context, weights.base))
 
     async def _chat(self, http: Request) -> Response:
-        request = parse_fields(ChatRequest, await self._read_body(http))
-        weights, generation = await run_in_threadpool(self._chat_prompt, request)
+        body = await self._read_body(http)
+        request = parse_fields(ChatRequest, body)
+        with self._queue.room(_client(http), 1, len(body)):
+            weights, generation = await run_in_threadpool(self._chat_prompt, request)
         answer = Answer("chat.completion", "chatcmpl", request.model)
         if request.stream:
             streams = [ChatStream(request, weights, index) for index in range(request.n)]
             return await self._stream(http, request, answer, weights, [generation], streams)
         [generated] = await self._generate(http, weights, [generation])
-        body = chat_body(request, weights, generation, generated)
-        return answer.whole(body, usage([generation], [generated]))
+
+        def write() -> Response:
+            choices = chat_body(request, weights, generation, generated)
+            return answer.whole(choices, usage([generation], [generated]))
+
+        return await run_in_threadpool(_locked, weights, write)
 
     async def _complete(self, http: Request) -> Response:
-        request = parse_fields(CompletionRequest, await self._read_body(http))
-        weights, prompts, generations = await run_in_threadpool(self._prompts, request)
+        body = await self._read_body(http)
+        request = parse_fields(CompletionRequest, body)
+        with self._queue.room(_client(http), 1, len(body)):
+            weights, prompts, generations = await run_in_threadpool(self._prompts, request)
         answer = Answer("text_completion", "cmpl", request.model)
         if request.stream:
             repeated = [prompts[place // request.n] for place in range(len(prompts) * request.n)]
@@ -91,19 +98,23 @@ class OpenAIApi:
             ]
             return await self._stream(http, request, answer, weights, generations, streams)
         generated = await self._generate(http, weights, generations)
-        choices = completion_choices(request, weights, prompts, generated)
-        return answer.whole({"choices": choices}, usage(generations, generated))
+
+        def write() -> Response:
+            choices = completion_choices(request, weights, prompts, generated)
+            return answer.whole({"choices": choices}, usage(generations, generated))
+
+        return await run_in_threadpool(_locked, weights, write)
 
     def _chat_prompt(self, request: ChatRequest) -> tuple[ServedWeights, Generation]:
         weights = self._weights.find(request.model)
-        with self._tokenizing:
+        with weights.tokenizing:
             return weights, chat_generation(request, weights)
 
     def _prompts(
         self, request: CompletionRequest
     ) -> tuple[ServedWeights, Sequence[Prompt], Sequence[Generation]]:
         weights = self._weights.find(request.model)
-        with self._tokenizing:
+        with weights.tokenizing:
             prompts = completion_prompts(request, weights)
         generations = [completion_generation(request, weights, one.tokens) for one in prompts]
         return weights, prompts, generations
@@ -126,9 +137,15 @@ class OpenAIApi:
     ) -> Response:
         """Return the answer as events; a client that leaves cancels it."""
         work = partial(self._queue.run, weights, generations, _client(http))
-        parts = streamed_parts(streams, work)
+        parts = streamed_parts(streams, work, weights.tokenizing)
         counts = request.stream_options.include_usage
         return await stream_response(http, answer.chunks(parts, generations, counts=counts))
+
+
+def _locked(weights: ServedWeights, write: Callable[[], T]) -> T:
+    """Return an answer that is written on a thread, where a long one holds up no other request."""
+    with weights.tokenizing:
+        return write()
 
 
 def _client(http: Request) -> str:

@@ -33,7 +33,7 @@ def chat_choice(
     request: ChatRequest, weights: ServedWeights, generated: Generated, index: int
 ) -> Mapping[str, Any]:
     sampled = generated.sampled[index]
-    text = CompletionText(weights.tokenizer, request.stop_texts)
+    text = CompletionText(weights.tokenizer, request.stop_texts, request.stop_token_ids)
     content: str | None = text.whole(sampled.tokens)
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     calls: Sequence[Mapping[str, Any]] = []

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import chain
+from threading import Lock
 from typing import Any, Protocol
+
+from starlette.concurrency import run_in_threadpool
 
 from adapters.server.openai.chat import chat_choice, finish_reason
 from adapters.server.openai.completions import completion_choice
@@ -34,9 +37,12 @@ class ChoiceStream(Protocol):
 
 
 async def streamed_parts(
-    streams: Sequence[ChoiceStream], work: Work
+    streams: Sequence[ChoiceStream], work: Work, tokenizing: Lock
 ) -> AsyncGenerator[Choice | Sequence[Generated], None]:
-    """Yield the parts of the choices as tokens are drawn, and the complete result last."""
+    """Yield the parts of the choices as tokens are drawn, and the complete result last.
+
+    The remaining parts, which may be long, are written on another thread that holds the lock.
+    """
     counts = [0] * len(streams)
     async with aclosing(drawn_tokens(work)) as drawn:
         event = await anext(drawn)
@@ -47,9 +53,15 @@ async def streamed_parts(
             for part in streams[event.choice].add(event.token):
                 yield part
             event = await anext(drawn)
-    for part in _remaining(streams, counts, event):
+    results = event
+
+    def remaining() -> Sequence[Choice]:
+        with tokenizing:
+            return list(_remaining(streams, counts, results))
+
+    for part in await run_in_threadpool(remaining):
         yield part
-    yield event
+    yield results
 
 
 def _remaining(
@@ -72,7 +84,7 @@ class ChatStream:
         self._request = request
         self._weights = weights
         self._index = index
-        self._text = CompletionText(weights.tokenizer, request.stop_texts)
+        self._text = CompletionText(weights.tokenizer, request.stop_texts, request.stop_token_ids)
         self._tools = ToolText() if request.offered_tools else None
 
     def begin(self) -> Iterator[Choice]:
@@ -125,7 +137,7 @@ class CompletionStream:
         self._weights = weights
         self._prompt = prompt
         self._index = index
-        self._text = CompletionText(weights.tokenizer, request.stop_texts)
+        self._text = CompletionText(weights.tokenizer, request.stop_texts, request.stop_token_ids)
         self._waits = request.logprobs is not None or request.prompt_logprobs is not None
 
     def begin(self) -> Iterator[Choice]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from adapters.server.openai.chat import finish_reason
 from adapters.server.openai.generation import Generated, Scores
-from adapters.server.openai.logprobs import completion_logprobs, prompt_logprobs
+from adapters.server.openai.logprobs import completion_logprobs, prompt_logprobs, text_offsets
 from adapters.server.openai.prompts import Prompt
 from adapters.server.openai.requests import CompletionRequest
 from adapters.server.openai.text import CompletionText
@@ -39,7 +39,7 @@ def completion_choice(
     index: int,
 ) -> Mapping[str, Any]:
     sampled = generated.sampled[index]
-    text = CompletionText(weights.tokenizer, request.stop_texts)
+    text = CompletionText(weights.tokenizer, request.stop_texts, request.stop_token_ids)
     written = text.whole(sampled.tokens)
     choice: dict[str, Any] = {
         "text": prompt.text + written if request.echo else written,
@@ -63,11 +63,14 @@ def _logprobs(
     index: int,
 ) -> Mapping[str, Any]:
     tokens, scores = generated.sampled[index].tokens, generated.scores[index]
+    start = len(prompt.text) if request.echo else 0
+    offsets = text_offsets(tokens, weights.tokenizer, request.stop_token_ids, start=start)
     if request.echo and generated.prompt_scores is not None:
+        offsets = [*text_offsets(prompt.tokens, weights.tokenizer), *offsets]
         tokens = np.concatenate([prompt.tokens, tokens])
         scores = _joined(generated.prompt_scores, scores)
     k = request.logprobs or 0
-    return completion_logprobs(tokens.tolist(), scores, weights.tokenizer, k)
+    return completion_logprobs(tokens.tolist(), scores, weights.tokenizer, k, offsets)
 
 
 def _joined(first: Scores, second: Scores) -> Scores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -115,6 +116,7 @@ def _invalid(error: ValidationError) -> OpenAIError:
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "missing":
         return OpenAIError(f"{path} is missing", param=path, code="missing_required_parameter")
+    message = first["msg"].removeprefix("Value error, ")
     return OpenAIError(
-        f"{path} is {first['input']!r:.80}: {first['msg']}", param=path, code="invalid_value"
+        f"{path} is {reprlib.repr(first['input'])}: {message}", param=path, code="invalid_value"
     )

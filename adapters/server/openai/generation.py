@@ -98,7 +98,7 @@ class GenerationQueue:
         any thread, with indices that count the completions of all prompts.
         """
         size = TOKEN_BYTES * sum(len(generation.prompt) for generation in generations)
-        with self._room(client, len(generations), size):
+        with self.room(client, len(generations), size):
             started: list[asyncio.Future[Awaitable[Generated]]] = []
             for generation in generations:
                 first = len(started) * generation.count
@@ -119,8 +119,8 @@ class GenerationQueue:
         return work.result()
 
     @contextmanager
-    def _room(self, client: str, requests: int, size: int) -> Iterator[None]:
-        """Count requests while they are in progress."""
+    def room(self, client: str, requests: int, size: int) -> Iterator[None]:
+        """Count requests while they are in progress; raises QueueFull if there are too many."""
         limits = self._limits
         if (
             self._waiting[client] + requests > limits.unfetched_results

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adapters.server.openai.generation import Scores
-from adapters.server.openai.text import INCOMPLETE
+from adapters.server.openai.text import INCOMPLETE, CompletionText
 from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Tokens
 
@@ -29,9 +29,13 @@ def chat_logprobs(
 
 
 def completion_logprobs(
-    tokens: Sequence[int], scores: Scores, tokenizer: Tokenizer, k: int
+    tokens: Sequence[int],
+    scores: Scores,
+    tokenizer: Tokenizer,
+    k: int,
+    offsets: Sequence[int],
 ) -> Mapping[str, Any]:
-    """Return the log-probabilities of a text; offsets are characters from its beginning.
+    """Return the log-probabilities of a text; `offsets` are those of `text_offsets`.
 
     The first token of a prompt has none. As in the OpenAI API, the token itself is among the
     likeliest, even if it is not one of them.
@@ -44,14 +48,27 @@ def completion_logprobs(
             token_name(other, tokenizer): value for other, value in _likeliest(scores, place)[:k]
         }
         tops.append(None if nats is None else {**likeliest, name: nats})
-    lengths = [len(tokenizer.decode(np.array([token]))) for token in tokens]
-    starts = np.cumsum([0, *lengths])[:-1]
     return {
         "tokens": names,
         "token_logprobs": chosen,
         "top_logprobs": tops,
-        "text_offset": [int(start) for start in starts],
+        "text_offset": offsets,
     }
+
+
+def text_offsets(
+    tokens: Iterable[int], tokenizer: Tokenizer, stop_ids: Sequence[int] = (), *, start: int = 0
+) -> Sequence[int]:
+    """Return the characters before each token, `start` before the first.
+
+    All tokens of a character have the offset of that character.
+    """
+    text = CompletionText(tokenizer, stop_ids=stop_ids)
+    offsets = []
+    for token in tokens:
+        offsets.append(start)
+        start += len(text.add(int(token)))
+    return offsets
 
 
 def prompt_logprobs(

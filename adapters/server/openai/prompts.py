@@ -48,13 +48,9 @@ def chat_generation(request: ChatRequest, weights: ServedWeights) -> Generation:
         messages = [_with_calls_in_text(message) for message in messages]
         messages = with_tools_in_system_prompt(tools, messages) if tools else messages
         tools = ()
+    options = {**weights.chat_template_kwargs, **request.chat_template_kwargs}
     try:
-        tokens = weights.tokenizer.render(
-            messages,
-            answer=True,
-            tools=tools,
-            chat_template_kwargs={**weights.chat_template_kwargs, **request.chat_template_kwargs},
-        )
+        tokens = _rendered(weights, messages, tools, options)
     except DataError as error:
         raise OpenAIError(public_text(str(error)), param="messages") from error
     if request.stream and request.prompt_logprobs is not None:
@@ -76,6 +72,7 @@ def completion_prompts(request: CompletionRequest, weights: ServedWeights) -> Se
     prompts = []
     for prompt in request.prompts:
         if isinstance(prompt, str):
+            _check_length(prompt, weights, "prompt")
             tokens = weights.tokenizer.encode(prompt, special=True)
             prompts.append(Prompt(prompt, tokens))
         else:
@@ -113,11 +110,42 @@ def _generation(
         float(request.temperature),
         float(request.top_p),
         max(request.top_k, 0),
-        random_seed() if request.seed is None else request.seed,
+        random_seed() if request.seed is None else _seed(request.seed),
         [*request.stop_texts] or [*request.stop_token_ids],
         top_logprobs,
         max(of_prompt) if of_prompt else None,
     )
+
+
+def _seed(seed: int) -> int:
+    """Return a seed as engines take it; negative ones stand for large ones."""
+    return seed if seed >= 0 else seed % 2**63
+
+
+def _rendered(
+    weights: ServedWeights,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+) -> Tokens:
+    """Render a conversation to tokens; the text of a long one is measured first."""
+    given: dict[str, Any] = {"answer": True, "tools": tools, "chat_template_kwargs": options}
+    longest = weights.longest_text
+    if longest is not None and sum(len(message["content"]) for message in messages) > longest:
+        _check_length(weights.tokenizer.render_text(messages, **given), weights, "messages")
+    return weights.tokenizer.render(messages, **given)
+
+
+def _check_length(text: str, weights: ServedWeights, field: str) -> None:
+    """Raise OpenAIError for a text that is too long in any case, before it is encoded."""
+    longest = weights.longest_text
+    if longest is not None and len(text) > longest:
+        raise OpenAIError(
+            f"the prompt has {len(text):,} characters, which cannot fit into the context of the "
+            f"model, {weights.context} tokens",
+            param=field,
+            code="context_length_exceeded",
+        )
 
 
 def _room(tokens: Tokens, weights: ServedWeights, field: str, *, needs_answer: bool) -> int:

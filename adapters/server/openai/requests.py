@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    model_validator,
+)
 
 from adapters.server.openai.errors import OpenAIError
 from adapters.server.sampling import MAX_SAMPLES
@@ -21,10 +31,53 @@ Count = Annotated[StrictInt, Field(ge=1, le=MAX_SAMPLES)]
 TokenCount = Annotated[StrictInt, Field(ge=0, le=2**31)]
 TopLogprobs = Annotated[StrictInt, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 StopId = Annotated[StrictInt, Field(ge=0, le=MAX_ID)]
-Number = Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictInt
 
 
-class StreamOptions(BaseModel):
+def _number(value: Any) -> float:
+    largest = 1e9
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= largest:
+        raise ValueError("must be a finite number")
+    return float(value)
+
+
+def _texts(value: Any) -> Sequence[str]:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+        raise ValueError("must be a text or a list of texts")
+    return values
+
+
+def _prompts(value: Any) -> Sequence[str | Sequence[int]]:
+    """Return prompts, each as text or token ids."""
+    values = [value] if isinstance(value, str) or _is_ids(value) else value
+    if isinstance(values, list) and (
+        all(isinstance(one, str) for one in values) or all(map(_is_ids, values))
+    ):
+        return values
+    raise ValueError("must be a text, a list of texts, token ids or a list of lists of token ids")
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Texts = Annotated[Sequence[str], PlainValidator(_texts)]
+Prompts = Annotated[Sequence[str | Sequence[int]], PlainValidator(_prompts)]
+
+
+class WithoutNulls(BaseModel):
+    """An object whose fields may be null, as clients write fields that they leave out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class StreamOptions(WithoutNulls):
     """Options of a streamed answer."""
 
     model_config = ConfigDict(extra="forbid")
@@ -40,8 +93,8 @@ class SamplingFields(BaseModel):
     temperature: Annotated[Number, Field(ge=0, le=MAX_TEMPERATURE)] = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[StrictInt, Field(ge=-1, le=MAX_ID)] = 0  # of vLLM; 0 and -1 are off
-    seed: Annotated[StrictInt, Field(ge=0, le=MAX_SEED)] | None = None
-    stop: str | list[str] = []
+    seed: Annotated[StrictInt, Field(ge=-(2**63), le=MAX_SEED)] | None = None
+    stop: Texts = ()
     stop_token_ids: Annotated[list[StopId], Field(max_length=MAX_STOPS)] = []  # of vLLM
     stream: StrictBool = False
     stream_options: StreamOptions = StreamOptions()
@@ -50,7 +103,7 @@ class SamplingFields(BaseModel):
     @property
     def stop_texts(self) -> Sequence[str]:
         """The stop strings; raises OpenAIError for an empty one, and for too many or too long."""
-        texts = [self.stop] if isinstance(self.stop, str) else self.stop
+        texts = self.stop
         longest = max(map(len, texts), default=0)
         if len(texts) > MAX_STOPS or longest > MAX_STOP_LENGTH:
             raise OpenAIError(
@@ -71,7 +124,7 @@ class SamplingFields(BaseModel):
 class CompletionRequest(SamplingFields):
     """A request to continue text or tokens."""
 
-    prompt: str | list[str] | list[StrictInt] | list[list[StrictInt]]
+    prompt: Prompts
     max_tokens: TokenCount = DEFAULT_COMPLETION_TOKENS
     echo: StrictBool = False
     logprobs: TopLogprobs | None = None
@@ -79,16 +132,12 @@ class CompletionRequest(SamplingFields):
     @property
     def prompts(self) -> Sequence[str | Sequence[int]]:
         """The prompts, each as text or token ids; raises OpenAIError if there are none."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
         if not self.prompt:
             raise OpenAIError("prompt is an empty list", param="prompt")
-        if isinstance(self.prompt[0], int):
-            return [[int(token) for token in self.prompt if isinstance(token, int)]]
-        return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
+        return self.prompt
 
 
-class FunctionTool(BaseModel):
+class FunctionTool(WithoutNulls):
     """The function of a tool."""
 
     name: str
@@ -97,7 +146,7 @@ class FunctionTool(BaseModel):
     strict: bool | None = None
 
 
-class ToolField(BaseModel):
+class ToolField(WithoutNulls):
     """A tool that the model may call."""
 
     type: Literal["function"]
@@ -112,12 +161,12 @@ class ToolField(BaseModel):
 class ChatRequest(SamplingFields):
     """A request for the next message of a conversation."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1), FailFast()]
     max_tokens: TokenCount | None = None
     max_completion_tokens: TokenCount | None = None  # the newer name
     logprobs: StrictBool = False
     top_logprobs: TopLogprobs = 0
-    tools: list[ToolField] = []
+    tools: Annotated[list[ToolField], FailFast()] = []
     tool_choice: Any = "auto"
     chat_template_kwargs: dict[str, Any] = {}  # of vLLM
 

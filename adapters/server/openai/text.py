@@ -13,15 +13,20 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 class CompletionText:
-    """Text that grows token by token, and ends before a stop string or the model's stop token.
+    """Text that grows token by token, and ends before a stop string or a stop token.
+
+    `stop_ids` are stop tokens besides those of the model.
 
     The beginning of a character, or of a stop string, is held back until the next token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), stop_ids: Sequence[int] = ()
+    ) -> None:
         self.is_stopped = False  # by a stop string
         self._tokenizer = tokenizer
         self._stop = stop
+        self._stop_ids = {*tokenizer.stop_ids, *stop_ids}
         self._tokens: list[int] = []
         # tokens from here on are decoded; those before `_read` only as context
         self._start, self._read = 0, 0
@@ -29,7 +34,7 @@ class CompletionText:
 
     def add(self, token: int) -> str:
         """Return the text that a token completes."""
-        if token not in self._tokenizer.stop_ids:
+        if token not in self._stop_ids:
             self._tokens.append(token)
         text = self._new_text()
         if text.endswith(INCOMPLETE):

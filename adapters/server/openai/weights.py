@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
@@ -14,17 +14,26 @@ from adapters.server.error_texts import public_text
 from adapters.server.openai.errors import OpenAIError
 from adapters.server.records import CheckpointRecord
 from adapters.server.sessions import ServedModel, Sessions
-from kitchen.artifacts.registry import model_names, model_versions
-from kitchen.artifacts.weights import Weights, find_weights, parse_typed_name
+from kitchen.artifacts.registry import model_aliases, model_names, model_versions
+from kitchen.artifacts.weights import Weights, WeightsName, find_weights, parse_typed_name
 from kitchen.errors import ConfigError, CorruptCheckpoint, DataError, did_you_mean
 from kitchen.ports.sampling import Tokenizer
-from kitchen.runs.store import read_journal, read_run, run_names
+from kitchen.runs.store import read_journal, read_run, run_exists, run_names
 from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.serve")
 TINKER = "tinker://"
 OPEN_TOKENIZERS = 32
 MAX_NAME = 500  # characters
+MAX_RUN_NAME = 200  # with a version; file systems allow 255 in the name of a folder
+
+
+@runtime_checkable
+class KnowsLongestToken(Protocol):
+    """A tokenizer that knows how many characters a token has at most."""
+
+    @property
+    def longest_token(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,15 @@ class ServedWeights:
     context: int | None  # maximum number of tokens; None if it is not known
     chat_template_kwargs: Mapping[str, Any]  # with which a run was trained
     chat: bool  # whether conversations can be rendered
+    # held while the tokenizer is used: encoding may set options that all threads share
+    tokenizing: Lock = field(default_factory=Lock)
+
+    @property
+    def longest_text(self) -> int | None:
+        """Characters; a longer text has too many tokens for the context. None if not known."""
+        if self.context is None or not isinstance(self.tokenizer, KnowsLongestToken):
+            return None
+        return self.context * self.tokenizer.longest_token
 
 
 @dataclass(frozen=True)
@@ -56,6 +74,7 @@ class WeightsNames:
         self._sessions = sessions
         self._blobs = sessions.records.blobs
         self._tokenizers: OrderedDict[tuple[str, str | None], Tokenizer] = OrderedDict()
+        self._locks: dict[str, Lock] = {}  # of tokenizers, by model
         self._lock = Lock()
 
     def find(self, name: str) -> ServedWeights:
@@ -92,8 +111,7 @@ class WeightsNames:
         for run, base in self._runs():
             if base in served:
                 yield ListedModel(f"run:{run}", served[base])
-        for name in model_names(self._blobs):
-            base = model_versions(self._blobs, name)[-1].base_model
+        for name, base in self._registered():
             if base in served:
                 yield ListedModel(f"model:{name}", served[base])
 
@@ -106,6 +124,14 @@ class WeightsNames:
                     yield run, str(read_run(self._blobs, run)["facts"].get("model"))
             except ConfigError as error:
                 log.warning("a run cannot be listed as a model", run=run, reason=str(error))
+
+    def _registered(self) -> Iterator[tuple[str, str]]:
+        """Yield each registered model, and its base model."""
+        for name in model_names(self._blobs):
+            try:
+                yield name, model_versions(self._blobs, name)[-1].base_model
+            except (ConfigError, TypeError) as error:  # TypeError: fields of another program
+                log.warning("a registered model cannot be listed", model=name, reason=str(error))
 
     def _by_training_name(self) -> Mapping[str, ServedModel]:
         return {model.name: model for model in self._sessions.models.by_name.values()}
@@ -129,8 +155,11 @@ class WeightsNames:
         return models[record.base]
 
     def _of_run(self, name: str) -> Weights:
+        if len(name) > MAX_RUN_NAME:
+            raise _not_found(f"the model {name!r} is not served here: its name is too long", name)
         try:
             parsed = parse_typed_name(name, self._blobs)
+            self._check_records(parsed)
             if parsed.kind not in ("run", "model"):
                 raise _not_found(
                     f"the model {name!r} is not served here; "
@@ -142,6 +171,18 @@ class WeightsNames:
             raise
         except (ConfigError, ValueError) as error:  # ValueError: no run can have this name
             raise _not_found(str(error), name) from error
+
+    def _check_records(self, name: WeightsName) -> None:
+        """Raise CorruptCheckpoint if the records of a run or model exist and are damaged."""
+        try:
+            if name.kind == "run" and run_exists(self._blobs, name.name):
+                read_run(self._blobs, name.name)
+                read_journal(self._blobs, name.name, "checkpoints")
+            elif name.kind == "model" and name.name in model_names(self._blobs):
+                model_versions(self._blobs, name.name)
+                model_aliases(self._blobs, name.name)
+        except (ConfigError, TypeError) as error:
+            raise CorruptCheckpoint(str(error)) from error
 
     def _base(self, name: str, model: str) -> ServedModel:
         """Return the base model of a run by the training client's name for it."""
@@ -171,6 +212,7 @@ class WeightsNames:
             model.context or tokenizer.context_length,
             dict(rendering.get("chat_template_kwargs", {})),
             chat,
+            self._locks.setdefault(model.name, Lock()),
         )
 
     def _tokenizer(self, model: str, template: str | None) -> Tokenizer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("tinker")
@@ -40,6 +42,21 @@ def test_long_paths_get_short_answers(
     is_file = path.startswith("/api/v1/files/") and method == "GET"
     assert answer.status_code in ({404, 405} if key or is_file else {401})
     assert len(answer.text) < SHORT_ANSWER
+
+
+def test_every_path_needs_the_key() -> None:
+    blobs = FakeBlobs()
+    app = application(FakeTraining(blobs), blobs)
+    http = OpenAIClient(app, key="wrong").http
+    open_paths = []
+    for route in app.routes:
+        for method in sorted({*route.methods, "OPTIONS"}):
+            path = re.sub(r"{[^}]*}", "x", route.path)
+            if http.request(method, path).status_code != 401:
+                open_paths.append((method, path))
+    file = "/api/v1/files/x/x/x/x"
+    assert {path for _, path in open_paths} == {"/healthz", "/api/v1/healthz", file}
+    assert sorted(method for method, path in open_paths if path == file) == ["GET", "HEAD"]
 
 
 @pytest.mark.parametrize(

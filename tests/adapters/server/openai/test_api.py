@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,17 @@ from adapters.fake.hub import FakeHub
 from adapters.fake.tokenizer import END, ByteTokenizer
 from adapters.fake.training import FakeTraining
 from adapters.server.limits import Limits
+from adapters.server.openai.errors import OpenAIError
+from adapters.server.openai.fields import IGNORED, NEUTRAL
+from adapters.server.openai.prompts import completion_prompts
+from adapters.server.openai.requests import CompletionRequest
+from adapters.server.openai.weights import ServedWeights
 from adapters.server.serve import TinkerServer
-from kitchen.types import Checkpoint
+from kitchen.types import Checkpoint, Tokens
 from tests.adapters.server.openai.conftest import OpenAIClient
 from tests.support.tinker_server import KEY, MODELS, application
 
+ROOT = Path(__file__).resolve().parents[4]
 HELLO = ByteTokenizer().encode("hello", special=True)
 
 
@@ -158,6 +165,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("completions", {"prompt": "hello", "best_of": 2}, "best_of"),
     ("completions", {"prompt": []}, "prompt"),
     ("completions", {"prompt": [2**70]}, "prompt"),
+    ("completions", {"prompt": 5}, "prompt"),
+    ("completions", {"prompt": ["x", 5]}, "prompt"),
+    ("completions", {"prompt": [[]]}, "prompt"),
+    ("completions", {"prompt": "x", "stop": [5]}, "stop"),
+    ("completions", {"prompt": "x", "temperature": "1"}, "temperature"),
+    ("completions", {"prompt": "x", "seed": -(2**64)}, "seed"),
     ("completions", {"prompt": [END, -1]}, "prompt"),
     ("completions", {"prompt": "x" * 5000}, "prompt"),
     ("completions", {"prompt": ["x"] * 3000, "n": 2}, "prompt"),
@@ -191,7 +204,7 @@ def test_refusals_name_the_field(
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
-    assert error["param"].startswith(param)
+    assert error["param"] in (param, f"{param}.0")
     assert error["type"] == "invalid_request_error"
 
 
@@ -215,6 +228,71 @@ def test_faults_are_errors_that_pages_can_read(stream: bool) -> None:
     assert answer.headers["access-control-allow-origin"] == "*"
 
 
+def test_unsupported_fields_are_in_the_docs() -> None:
+    page = (ROOT / "docs/openai-api.md").read_text()
+    assert [name for name in (*NEUTRAL, *IGNORED) if f"`{name}" not in page] == []
+
+
+def test_text_that_cannot_fit_is_not_encoded() -> None:
+    class Refusing(ByteTokenizer):
+        def encode(self, text: str, *, special: bool = False) -> Tokens:
+            assert len(text) <= 4096
+            return super().encode(text, special=special)
+
+    weights = ServedWeights("m", "m", Refusing(), "m", 4096, {}, chat=True)
+    fields: list[dict[str, Any]] = [{"prompt": "x" * 10**6}, {"prompt": ["x", "x" * 5000]}]
+    for long in fields:
+        with pytest.raises(OpenAIError, match="characters, which cannot fit"):
+            completion_prompts(CompletionRequest(model="m", **long), weights)
+    [prompt] = completion_prompts(CompletionRequest(model="m", prompt="x" * 4096), weights)
+    assert len(prompt.tokens) == 4097
+    assert completion_prompts(CompletionRequest(model="m", prompt="x"), weights)[0].text == "x"
+
+
+def test_long_conversations_are_measured_as_rendered(client: OpenAIClient) -> None:
+    long = [{"role": "user", "content": "x" * 3000}] * 2
+    answer = client.post("chat/completions", model="tiny", messages=long)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert "characters" in answer.json()["error"]["message"]
+
+
+def test_offsets_are_those_of_whole_characters(client: OpenAIClient) -> None:
+    [choice] = client.complete("a😀b", max_tokens=0, echo=True, logprobs=0)["choices"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 1, 1, 1, 2]
+    [both] = client.complete("a😀b", max_tokens=1, echo=True, logprobs=0)["choices"]
+    assert both["logprobs"]["text_offset"] == [0, 0, 1, 1, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("logprobs", [None, 0])
+def test_stop_token_is_not_in_the_text(
+    client: OpenAIClient, stream: bool, logprobs: int | None
+) -> None:
+    sampler = FakeTraining().sampler("tiny")
+    [whole] = sampler.sample(HELLO, max_tokens=40, seed=1).result()
+    drawn = whole.tokens.tolist()
+    place = next(place for place in range(3, 40) if drawn[place] not in drawn[:place])
+    fields = {"max_tokens": 40, "stop_token_ids": [drawn[place]], "logprobs": logprobs}
+    if stream:
+        parts = client.events("completions", prompt="hello", **fields)
+        choices = [choice for part in parts for choice in part["choices"]]
+    else:
+        choices = client.complete("hello", **fields)["choices"]
+    text = "".join(choice["text"] for choice in choices)
+    assert text == ByteTokenizer().decode(drawn[:place])
+    assert choices[-1]["finish_reason"] == "stop"
+
+
+def test_nulls_and_negative_seeds_are_accepted(client: OpenAIClient) -> None:
+    function = {"name": "timer", "description": None, "parameters": None, "strict": None}
+    tools = [{"type": "function", "function": function}]
+    bare = [{"type": "function", "function": {"name": "timer"}}]
+    options = {"include_usage": None}
+    answer = client.chat("hello", tools=tools, stream_options=options, seed=-1)
+    assert answer["choices"] == client.chat("hello", tools=bare, seed=2**63 - 1)["choices"]
+
+
 def test_harmless_and_neutral_fields_are_accepted(client: OpenAIClient) -> None:
     plain = client.chat("hello")["choices"]
     fields = {"user": "me", "store": True, "metadata": {"a": "b"}, "presence_penalty": 0.0}
@@ -231,6 +309,9 @@ def test_harmless_and_neutral_fields_are_accepted(client: OpenAIClient) -> None:
         ("tinker://nothing/weights/x", "there are no weights"),
         ("path:/etc", "is not served here"),
         ("basil", "is not served here"),
+        ("run:" + "a" * 300, "too long"),
+        ("model:" + "é" * 120, "no model"),
+        ("tinker://s/weights/" + "a" * 300, "there are no weights"),
         ("model:herb", "there is no model 'herb'"),
     ],
 )

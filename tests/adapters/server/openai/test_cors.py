@@ -23,13 +23,13 @@ def client(*cors: str, key: str | None = None) -> OpenAIClient:
     return OpenAIClient(server.app(["tiny"], {}, key, cors=cors))
 
 
-def preflight(client: OpenAIClient, origin: str) -> Any:
+def preflight(client: OpenAIClient, origin: str, path: str = "/v1/chat/completions") -> Any:
     headers = {
         "origin": origin,
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type",
     }
-    return client.http.options("/v1/chat/completions", headers=headers)
+    return client.http.options(path, headers=headers)
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -41,6 +41,18 @@ def test_named_pages_may_use_the_api(key: str | None) -> None:
     answer = server.http.get("/v1/models", headers={"origin": PAGE})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == PAGE
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_named_pages_may_not_use_the_tinker_api(key: str | None) -> None:
+    server = client(PAGE, key=key)
+    asked = preflight(server, PAGE, "/api/v1/create_session")
+    assert asked.status_code in (403, 405)
+    for path in ("/api/v1/sessions", "/metrics", "/healthz"):
+        answer = server.http.get(path, headers={"origin": PAGE, "x-api-key": KEY})
+        assert answer.status_code == (403 if key is None else 200)
+        for response in (asked, answer):
+            assert "access-control-allow-origin" not in response.headers
 
 
 def test_other_pages_and_paths_are_refused() -> None:

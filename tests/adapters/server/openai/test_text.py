@@ -36,6 +36,11 @@ def test_pieces_join_to_the_decoded_text(tokenizer: FolderTokenizer, tokens: lis
     assert "".join(pieces(CompletionText(tokenizer), kept)) == tokenizer.decode(kept)
 
 
+@given(st.text("ab é😀", max_size=40))
+def test_no_token_is_longer_than_the_longest(tokenizer: FolderTokenizer, text: str) -> None:
+    assert len(text) <= len(tokenizer.encode(text)) * tokenizer.longest_token
+
+
 @given(st.text(max_size=12))
 def test_characters_are_never_cut(text: str) -> None:
     parts = pieces(CompletionText(ByteTokenizer()), ByteTokenizer().encode(text).tolist())

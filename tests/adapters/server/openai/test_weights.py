@@ -62,6 +62,28 @@ def test_runs_are_listed_with_their_base_model(server: OpenAIClient) -> None:
     assert roots == {"tiny": "tiny", "other": "other", "run:run": "tiny", "model:herb": "tiny"}
 
 
+@pytest.mark.parametrize(
+    ("blob", "name"),
+    [
+        ("_models/herb/versions/000001.json", "model:herb"),
+        ("_models/herb/aliases.json", "model:herb@fresh"),
+        ("run/run.json", "run:run"),
+        ("run/checkpoints.jsonl", "run:run"),
+    ],
+)
+def test_damaged_records_are_faults_of_the_server(blobs: FakeBlobs, blob: str, name: str) -> None:
+    damaged = FakeBlobs()
+    for one in blobs.list():
+        damaged.write(one, blobs.read(one) or b"")
+    damaged.write(blob, b'{"damaged"\n{}\n')
+    client = OpenAIClient(application(FakeTraining(damaged), damaged))
+    names = [model["id"] for model in client.http.get("/v1/models").json()["data"]]
+    assert {"tiny", "other"} <= set(names) < {"tiny", "other", "run:run", "model:herb", name}
+    answer = client.post("completions", model=name, prompt="x")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "server_error"
+
+
 def test_base_model_of_a_run_must_be_served(blobs: FakeBlobs) -> None:
     client = OpenAIClient(application(FakeTraining(blobs), blobs, models=["other"]))
     answer = client.post("completions", model="run:run", prompt="x")
