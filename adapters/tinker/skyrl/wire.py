@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +21,9 @@ from kitchen.types import Array, Datum, Floats, LossOutput, Sampled, Tokens
 
 # the loss inputs that SkyRL reads, in 0.3.0 and git (a956457)
 INPUTS = frozenset({"target_tokens", "weights", "logprobs", "advantages", "values", "returns"})
+
+# messages of SkyRL on what a backend lacks; the FSDP backend has no base model, which has no id
+_LACKS = re.compile(r"not supported|for unknown model_id\(s\): \[''\]", re.IGNORECASE)
 
 
 class JsonMessages:
@@ -61,8 +65,9 @@ class FailedRequests:
     """SkyRL reports a request that failed as status 400 or 500 of `retrieve_future`.
 
     The SDK takes these for faults of the network, and asks again without end for a 500. A model
-    that SkyRL has unloaded becomes status 410, so that the run opens a new session. Seen in 0.3.0
-    and git (a956457).
+    that SkyRL has unloaded becomes status 410, so that the run opens a new session. A feature that
+    the backend lacks becomes an error of the category `user`, so that a run is refused by its name.
+    Seen in 0.3.0 and git (a956457).
     """
 
     def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
@@ -71,12 +76,12 @@ class FailedRequests:
             return answer
         if "not loaded" in answer.detail:
             return replace(answer, status=410)
-        return failed(answer.detail)
+        return failed(answer.detail, "user" if _LACKS.search(answer.detail) else "unknown")
 
 
-def failed(message: str) -> ApiReply:
+def failed(message: str, category: str = "unknown") -> ApiReply:
     """Return the result of a request that failed, which the SDK takes as final."""
-    return reply({"error": message, "category": "unknown"})
+    return reply({"error": message, "category": category})
 
 
 def _json_pass(body: bytes) -> ApiRequest:

@@ -114,6 +114,20 @@ def test_awaited_requests_fail_with_plain_text() -> None:
         wait_for(PLAIN, ReplayedSkyRL())
 
 
+@pytest.mark.parametrize(
+    "message, category",
+    [
+        ("Loss functions ['gspo'] are not supported by the JAX backend", "user"),
+        ("Sampling requested for unknown model_id(s): ['']", "user"),
+        ("Sampling requested for unknown model_id(s): ['model_1']", "unknown"),
+        ("out of memory", "unknown"),
+    ],
+)
+def test_what_a_backend_lacks_is_an_error_of_the_user(message: str, category: str) -> None:
+    skyrl = ReplayedSkyRL(400, retrieve_future={"detail": message})
+    assert FailedRequests()(RETRIEVE, skyrl).json() == {"error": message, "category": category}
+
+
 def test_unloaded_models_are_gone() -> None:
     skyrl = ReplayedSkyRL(400, retrieve_future={"detail": "Model model_1 not loaded"})
     assert FailedRequests()(RETRIEVE, skyrl).status == 410
