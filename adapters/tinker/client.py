@@ -245,6 +245,7 @@ class TinkerTraining:
             self._expire_after,
             needed.check,
             self._replicas,
+            discards_gradients=self._server_kind == "kitchen",
         )
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:

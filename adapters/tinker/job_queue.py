@@ -63,12 +63,31 @@ def run_into(future: ConcurrentFuture[T], job: Callable[[], T], server: str = "t
 
 
 def resolve_from(
-    sdk_future: Any, convert: Callable[[Any], T], future: ConcurrentFuture[T], server: str
+    sdk_future: Any,
+    convert: Callable[[Any], T],
+    future: ConcurrentFuture[T],
+    server: str,
+    on_answer: Callable[[BaseException | None], BaseException | None] = lambda error: error,
 ) -> None:
-    """Resolve our future with the converted result of the SDK's future once that is done."""
+    """Resolve our future with the converted result of the SDK's future once that is done.
+
+    Before that, `on_answer` is called with the error, or None; one that it returns fails a call
+    that had none.
+    """
+
+    def answer(done: ConcurrentFuture[Any]) -> T:
+        try:
+            result = convert(done.result())
+        except BaseException as error:
+            translated = translate_error(error, server)
+            on_answer(translated)
+            raise translated from error
+        if (failure := on_answer(None)) is not None:
+            raise failure
+        return result
 
     def on_done(done: ConcurrentFuture[Any]) -> None:
-        run_into(future, lambda: convert(done.result()), server)
+        run_into(future, lambda: answer(done), server)
 
     sdk_future.future().add_done_callback(on_done)
 

@@ -10,6 +10,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
+import numpy as np
 import structlog
 from tinker import types
 
@@ -18,6 +19,7 @@ from adapters.tinker.answers import (
     tinker_path,
     training_logprobs,
 )
+from adapters.tinker.batches import Batches, Outcome, is_refusal
 from adapters.tinker.checkpoint_index import CheckpointIndex
 from adapters.tinker.custom_loss import linear_datum, without_extras
 from adapters.tinker.datums import sdk_datum
@@ -32,13 +34,11 @@ from adapters.tinker.service import Service
 from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data, check_data_of_unlisted_loss
 from kitchen.backend.losses import LOSSES, Options, scored_positions
-from kitchen.backend.refused_passes import RefusedPasses
 from kitchen.errors import (
     ApiError,
     BackendError,
     ConfigError,
     CorruptCheckpoint,
-    DataError,
     KitchenError,
     RunFailed,
     SessionLost,
@@ -65,6 +65,8 @@ class TinkerSession:
         # called with the SDK's ServiceClient and TrainingClient and the model once they are open
         check_features: Callable[[Any, Any, str], None] = lambda *_: None,
         replicas: Sequence[Replica] = (),  # servers that sample, this one first; empty: only this
+        # whether the server discards the gradient of a batch of which it has refused a pass
+        discards_gradients: bool = False,
     ) -> None:
         self._service = service
         self._replicas = replicas
@@ -73,9 +75,7 @@ class TinkerSession:
         self._lora = lora
         self._tokenizer = tokenizer
         self._ttl_seconds = expire_after or None
-        self._steps = 0
-        self._refused = RefusedPasses()  # before they were sent
-        self._has_gradient = False  # passes were sent since the last step
+        self._batches = Batches(service.name, discards=discards_gradients)
         self._queue_states = QueueStateLogger(f"training {model}")
         self._jobs = JobQueue(f"training {model} on a server")
         self._refused_deletions = set[int]()  # statuses of a server that has none; warned of once
@@ -143,12 +143,9 @@ class TinkerSession:
             output = loss_output(result, data, loss, options, self._service.name)
             return _with_scored(output, data, loss)
 
-        return self._submit(
-            lambda client: client.forward_backward(
-                _checked(data, loss, options), loss, dict(options or {}) or None
-            ),
+        return self._submit_pass(
+            lambda client: (_checked(data, loss, options), loss, dict(options or {}) or None),
             convert,
-            is_pass=True,
         )
 
     def _custom_forward_backward(self, data: Sequence[Datum], loss: Loss) -> Future[LossOutput]:
@@ -158,7 +155,7 @@ class TinkerSession:
         """
         outputs: list[LossOutput] = []
 
-        def request(client: Any) -> Any:
+        def make(client: Any) -> tuple[Sequence[Any], str, None]:
             result = self._wait(_forward(client, data, loss))
             logprobs = training_logprobs(result, data, loss, self._service.name)
             metrics, grads = custom_loss_grads(loss, data, logprobs)
@@ -167,14 +164,37 @@ class TinkerSession:
                 sdk_datum(linear_datum(datum, grad))
                 for datum, grad in zip(data, grads, strict=True)
             ]
-            return client.forward_backward(linear, "cross_entropy")
+            return linear, "cross_entropy", None
 
-        return self._submit(request, lambda _: _with_scored(outputs[0], data, loss), is_pass=True)
+        return self._submit_pass(make, lambda _: _with_scored(outputs[0], data, loss))
+
+    def _submit_pass(
+        self,
+        make: Callable[[Any], tuple[Sequence[Any], str, Options | None]],
+        convert: Callable[[Any], T],
+    ) -> Future[T]:
+        """Send a forward_backward with the SDK's datums, the loss and the options of `make`."""
+        refusals, requests = self._batches.refusals, list[int]()
+
+        def request(client: Any) -> Any:
+            data, loss, options = make(client)
+            requests.append(sum(1 for _ in client._chunked_requests_generator(data)))
+            return client.forward_backward(data, loss, options)
+
+        return self._submit(
+            request,
+            convert,
+            is_update=True,
+            on_refused=self._batches.refuse,
+            on_sent=lambda: self._batches.send_pass(refusals, is_one_request=requests == [1]),
+        )
 
     def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
         def request(client: Any) -> Any:
-            self._check_gradient()
-            sdk_future = client.optim_step(
+            if self._batches.check_step():
+                # the server did not see the refused pass; this one makes it discard the gradient
+                client.forward_backward([_invalid_datum()], "cross_entropy")
+            return client.optim_step(
                 types.AdamParams(
                     learning_rate=adam.learning_rate,
                     beta1=adam.beta1,
@@ -184,14 +204,12 @@ class TinkerSession:
                     grad_clip_norm=adam.grad_clip_norm,
                 )
             )
-            self._steps += 1
-            self._has_gradient = False
-            return sdk_future
 
         return self._submit(
             request,
             lambda result: OptimStepResult(dict(result.metrics or {})),
             is_update=True,
+            on_sent=self._batches.send_step,
         )
 
     def save(self, name: str) -> Future[Checkpoint]:
@@ -268,16 +286,16 @@ class TinkerSession:
         request: Callable[[Any], Any],
         convert: Callable[[Any], T],
         *,
-        is_pass: bool = False,  # a forward_backward
-        is_update: bool = False,  # another request that changes the weights
+        is_update: bool = False,  # it changes the weights or their gradient
+        on_refused: Callable[[], None] = lambda: None,  # its input is invalid, so it is not sent
+        on_sent: Callable[[], Outcome] = lambda: lambda error: None,
     ) -> Future[T]:
         """Send a request in the background, and convert the SDK's result when it arrives.
 
-        A pass or an update that fails ends the session, so that training cannot continue from an
-        unknown state; input that was rejected before it was sent does not.
+        An update that fails ends the session, so that training cannot continue from an unknown
+        state. Input that was refused does not.
         """
-        future, refusals = new_future(), self._refused.count
-        is_update = is_update or is_pass
+        future = new_future()
 
         def job() -> None:
             try:
@@ -285,24 +303,29 @@ class TinkerSession:
                 sdk_future = request(self._client.result())
             except BaseException as error:  # noqa: BLE001 it surfaces on the future
                 translated = translate_error(error, self._service.name)
-                is_input_error = isinstance(translated, DataError | ConfigError)
-                self._note_error(translated, fatal=is_update and not is_input_error)
-                if is_pass and is_input_error:
-                    self._refused.refuse(has_gradient=self._has_gradient)
+                if is_refusal(translated):
+                    on_refused()
+                self._note_error(translated, fatal=is_update and not is_refusal(translated))
                 set_error(future, translated)
                 return
-            if is_pass:
-                self._has_gradient = True
-                self._refused.accept(refusals)
-            future.add_done_callback(
-                lambda done: self._note_error(done.exception(), fatal=is_update)
-            )
-            resolve_from(sdk_future, convert, future, self._service.name)
+            on_answer = self._ending_on_failure(on_sent())
+            future.add_done_callback(lambda done: self._note_error(done.exception(), fatal=False))
+            resolve_from(sdk_future, convert, future, self._service.name, on_answer)
 
         if not self._jobs.put(job):
             return Failed(RunFailed("the session is closed"))
         self._service.watch(future)
         return Pending(future)
+
+    def _ending_on_failure(self, outcome: Outcome) -> Outcome:
+        """Return a function that ends the session with the error that `outcome` returns."""
+
+        def on_answer(error: BaseException | None) -> BaseException | None:
+            failure = outcome(error)
+            self._note_error(failure, fatal=True)
+            return failure
+
+        return on_answer
 
     def _wait(self, sdk_future: Any) -> Any:
         """Return the result of a request on the thread of the jobs, unless the server is away."""
@@ -325,16 +348,6 @@ class TinkerSession:
                 f"the session accepts no more calls because an earlier one failed: {self._failure}"
             )
 
-    def _check_gradient(self) -> None:
-        """Raise DataError for a step without a gradient, RunFailed for one that lacks a pass."""
-        if self._refused.is_incomplete and self._has_gradient:
-            raise RunFailed(
-                f"{self._service.name} has accumulated a gradient that lacks the data of a "
-                "forward_backward that was refused, and it cannot be discarded there; load the "
-                "last checkpoint"
-            )
-        self._refused.check_step(has_gradient=self._has_gradient)
-
     def _note_error(self, error: BaseException | None, *, fatal: bool) -> None:
         """End the session after a fatal error, and the connection after a lost session."""
         if isinstance(error, SessionLost):
@@ -344,20 +357,20 @@ class TinkerSession:
             self._failure = self._failure or error
 
     def _save(self, request: Callable[[Any], Any], name: str, kind: str) -> Future[Checkpoint]:
-        saved_steps: list[int] = []  # the step count, once the request was sent
+        step_counts: list[Callable[[], int]] = []  # filled once the request was sent
 
         def send(client: Any) -> Any:
             if name in self._saving:
                 raise ConfigError(f"checkpoint {name!r} is being written; choose another name")
             sdk_future = request(client)
             self._saving.add(name)
-            saved_steps.append(self._steps)
+            step_counts.append(self._batches.count_steps())
             return sdk_future
 
         def record(result: Any) -> Checkpoint:
             replaced = self._checkpoints.path_of(name)
             path = tinker_path(result.path, self._service.name)
-            saved = self._checkpoints.add(name, path, step=saved_steps[0], kind=kind)
+            saved = self._checkpoints.add(name, path, step=step_counts[0](), kind=kind)
             if replaced is not None:
                 self._put(
                     lambda: self._try_delete(name, lambda: delete_path(self._service, replaced))
@@ -367,7 +380,7 @@ class TinkerSession:
         future = self._submit(send, record)
         if isinstance(future, Pending):
             future.work.add_done_callback(
-                lambda _: self._saving.discard(name) if saved_steps else None
+                lambda _: self._saving.discard(name) if step_counts else None
             )
         return future
 
@@ -398,10 +411,8 @@ class TinkerSession:
                         f"{checkpoint.path}: {self._service.name} no longer has it: {error}"
                     ) from error
                 raise
-            self._steps = checkpoint.step if with_optimiser else 0
             self._failure = None
-            self._has_gradient = False
-            self._refused.clear()
+            self._batches.clear(checkpoint.step if with_optimiser else 0)
 
         return self._put(job)
 
@@ -449,6 +460,12 @@ def _checked(data: Sequence[Datum], loss: str | Loss, options: Options | None) -
     else:
         check_data(data, loss, options, vocabulary=MAX_ID, context=MAX_ID)
     return [sdk_datum(datum) for datum in data]
+
+
+def _invalid_datum() -> Any:
+    """Return a datum that `kitchen serve` refuses."""
+    token, weight = np.array([1]), np.array([np.nan], np.float32)
+    return sdk_datum(Datum(token, {"target_tokens": token, "weights": weight}))
 
 
 def _with_scored(output: LossOutput, data: Sequence[Datum], loss: str | Loss) -> LossOutput:
