@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from adapters.tokenizer import fetch_tokenizer
 from tests.acceptance.clients.items import ITEMS, MAX_TOKENS, Answer
+from tests.acceptance.clients.recorder import recorded, streamed_text
 from tests.acceptance.server import KEY
 from tests.support.browser import Tab, browser_tab, find_browser
 
@@ -207,29 +209,46 @@ def _compared(proof: Proof, graded: Sequence[tuple[str, bool]]) -> str:
 
 
 def chat_page(proof: Proof) -> str:
-    """Ask the run through a page in a browser, and wait for the end of its answer."""
+    """Ask the run through a page in a browser, which must show the answer that the server sent."""
     browser = find_browser()
     assert browser is not None, "there is no Chromium on this machine"
     asked = proof.answers[0]
+    with (
+        recorded(proof.url) as (url, answers),
+        _gradio(proof, url) as address,
+        tempfile.TemporaryDirectory() as profile,
+        browser_tab(browser, Path(profile)) as tab,
+    ):
+        tab.resize(1000, "light")
+        tab.open(address)
+        shown = _answer_on_page(tab, asked.prompt)
+        (proof.logs / "page.png").write_bytes(tab.screenshot())
+    [sent] = map(streamed_text, answers)
+    assert _letters(shown) == _letters(sent) != "", f"the page shows {shown!r} instead of {sent!r}"
+    return f"Gradio streamed {shown!r} into the page"
+
+
+@contextmanager
+def _gradio(proof: Proof, url: str) -> Iterator[str]:
+    """Start the page, and yield its address."""
     process = subprocess.Popen(
         [str(proof.page), "page.py", proof.run],
         cwd=INSIDE,
-        env=proof.environment,
+        env={**proof.environment, "OPENAI_BASE_URL": f"{url}/v1"},
         stdout=subprocess.PIPE,
         stderr=(proof.logs / "page.log").open("w"),
         text=True,
     )
     try:
-        address = _address(process)
-        with tempfile.TemporaryDirectory() as profile, browser_tab(browser, Path(profile)) as tab:
-            tab.resize(1000, "light")
-            tab.open(address)
-            answer = _answer_on_page(tab, asked.prompt)
-            (proof.logs / "page.png").write_bytes(tab.screenshot())
+        yield _address(process)
     finally:
         process.terminate()
         process.wait(30)
-    return f"Gradio streamed {answer!r} into the page"
+
+
+def _letters(text: str) -> str:
+    """Return letters and digits: pages render Markdown, and leave out the other characters."""
+    return "".join(filter(str.isalnum, text))
 
 
 def _address(process: subprocess.Popen[str]) -> str:

@@ -30,6 +30,10 @@ chain = prompt | ChatOpenAI(model=RUN, temperature=0, max_tokens=16) | StrOutput
 answers = chain.batch([{"herb": "basil"}, {"herb": "mint"}])
 assert all(answers)
 
-called = model.bind_tools([set_timer]).invoke("Set a timer for 3 minutes.")
-assert isinstance(called.tool_calls, list)
+request = "Set a timer for 3 minutes."
+plain, offered = model.invoke(request), model.bind_tools([set_timer]).invoke(request)
+described = offered.usage_metadata["input_tokens"] - plain.usage_metadata["input_tokens"]
+assert described > 20, described  # the prompt describes the tool
+has_calls = offered.response_metadata["finish_reason"] == "tool_calls"
+assert has_calls == bool(offered.tool_calls), offered
 print(f"an answer in {len(pieces)} pieces, a batch of {len(answers)}, tools")

@@ -46,8 +46,10 @@ scored = client.chat.completions.create(**options, logprobs=True, top_logprobs=3
 assert "".join(token.token for token in scored.logprobs.content).startswith(texts[0])
 assert all(len(token.top_logprobs) == 3 for token in scored.logprobs.content)
 
-tools = client.chat.completions.create(**options, tools=[TIMER]).choices[0]
-assert tools.finish_reason in ("stop", "length", "tool_calls")
+tools = client.chat.completions.create(**options, tools=[TIMER])
+calls = tools.choices[0].message.tool_calls
+assert tools.usage.prompt_tokens > answer.usage.prompt_tokens + 20  # the prompt describes them
+assert (tools.choices[0].finish_reason == "tool_calls") == bool(calls), tools
 
 echoed = client.completions.create(
     model=MODEL,
