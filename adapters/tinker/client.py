@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from adapters.folders import hidden_size, is_adapter
 from adapters.tinker.checkpoint_index import CheckpointIndex
-from adapters.tinker.http_client import models
+from adapters.tinker.http_client import check_health, models
 from adapters.tinker.probe_store import store_report, stored_report
 from adapters.tinker.replicas import Copy, Replica, ReplicatedSampler
 from adapters.tinker.server_status import server_status
@@ -161,19 +162,12 @@ class TinkerTraining:
         self._hub.find(self._tokenizer_model or model)
 
     def online(self, model: str) -> str:
-        """Ask the server for a model, and return what it reports.
+        """Ask each server for a model, and return what they report.
 
-        Raises BackendError if it does not serve the model, or does not answer.
+        Raises BackendError if one does not serve the model, is not healthy or does not answer.
         """
-        key = self._service.read_key()
-        served = models(self._service.address, key, timeout=ONLINE_TIMEOUT)
-        if model not in served:
-            raise BackendError(
-                f"{self._service.address} does not serve {model!r}; {did_you_mean(model, served)}"
-            )
-        length = served[model]
-        limit = f", up to {length} tokens" if length else ""
-        return f"{self._service.address} serves {model}{limit}"
+        services = [replica.service for replica in self._replicas] or [self._service]
+        return "\n".join(_ask_for(model, service) for service in services)
 
     def probe(
         self,
@@ -250,13 +244,16 @@ class TinkerTraining:
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Open a sampler of a base model, a checkpoint, or weights by their tinker:// path."""
-        from adapters.tinker.opening import open_sampler
+        from adapters.tinker.opening import open_replica, open_sampler
         from adapters.tinker.sampler import TinkerSampler
 
+        def open_on(service: Service, client: Any) -> Any:
+            if service is self._service:
+                return open_sampler(service, client, self._path(weights))
+            return open_replica(service, client, self._path(weights), self._service)
+
         def sampler_on(service: Service) -> Sampler:
-            return TinkerSampler(
-                service, lambda client: open_sampler(service, client, self._path(weights))
-            )
+            return TinkerSampler(service, partial(open_on, service))
 
         if not self._replicas:
             return sampler_on(self._service)
@@ -286,6 +283,18 @@ class TinkerTraining:
         if isinstance(weights, Checkpoint):
             return self._checkpoints.path(weights)
         return weights
+
+
+def _ask_for(model: str, service: Service) -> str:
+    key = service.read_key()
+    check_health(service.address, key, timeout=ONLINE_TIMEOUT)
+    served = models(service.address, key, timeout=ONLINE_TIMEOUT)
+    if model not in served:
+        raise BackendError(
+            f"{service.name} does not serve {model!r}; {did_you_mean(model, served)}"
+        )
+    limit = f", up to {served[model]} tokens" if served[model] else ""
+    return f"{service.name} serves {model}{limit}"
 
 
 def _server_urls(base_url: str | list[str], server: str) -> Sequence[str]:

@@ -41,10 +41,14 @@ def read_key(variable: str) -> str:
     return key
 
 
+class Unreachable(BackendError):
+    """A server that does not answer, or reports that it is not healthy."""
+
+
 def get(base_url: str, path: str, key: str, *, timeout: float) -> Mapping[str, Any]:
     """Return the JSON object at a path of the server.
 
-    Raises BackendError if nothing answers within `timeout` seconds, ApiError for a rejection.
+    Raises Unreachable if nothing answers within `timeout` seconds, ApiError for a rejection.
     """
     url = f"{base_url}{path}"
     try:
@@ -60,7 +64,7 @@ def get(base_url: str, path: str, key: str, *, timeout: float) -> Mapping[str, A
         ) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         why = getattr(error, "reason", error)
-        raise BackendError(
+        raise Unreachable(
             f"{mask(base_url)} does not answer as a server of the Tinker API: {mask(str(why))}; is "
             "it running, and is base_url (or TINKER_BASE_URL) right?"
         ) from None
@@ -68,9 +72,9 @@ def get(base_url: str, path: str, key: str, *, timeout: float) -> Mapping[str, A
 
 
 def check_health(base_url: str, key: str, *, timeout: float) -> None:
-    """Raise BackendError if no healthy server answers; the SDK would retry for five minutes."""
+    """Raise Unreachable if no healthy server answers; the SDK would retry for five minutes."""
     if get(base_url, "/api/v1/healthz", key, timeout=timeout).get("status") != "ok":
-        raise BackendError(f"{mask(base_url)} reports that it is not healthy; try again later")
+        raise Unreachable(f"{mask(base_url)} reports that it is not healthy; try again later")
 
 
 def models(base_url: str, key: str, *, timeout: float) -> Mapping[str, int | None]:

@@ -76,6 +76,20 @@ def open_sampler(service: Service, client: Any, weights: str) -> Any:
     return client.create_sampling_client(model_path=weights, base_model=info.base_model).result()
 
 
+def open_replica(service: Service, client: Any, weights: str, first: Service) -> Any:
+    """Return the SDK's SamplingClient of weights that the server `first` has stored."""
+    try:
+        return open_sampler(service, client, weights)
+    except Exception as error:
+        if is_not_found(error) or _says_absent(error, weights):
+            raise BackendError(
+                f"{service.name} has no weights at {weights}: it does not share --runs with "
+                f"{first.name}, or the path is wrong; start it with `kitchen serve --replica`, and "
+                f"the --runs of {first.name}"
+            ) from error
+        raise
+
+
 def create_model(client: Any, model: str, lora: Lora) -> Any:
     """Return a future of the SDK's TrainingClient of a new model."""
     return client.create_lora_training_client(

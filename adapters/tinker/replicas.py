@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import structlog
 
 from adapters.tinker.futures import ConcurrentFuture, new_future, set_error, set_result
+from adapters.tinker.http_client import Unreachable
 from adapters.tinker.service import Service
-from kitchen.errors import ApiError, BackendError, RunFailed
+from kitchen.errors import RunFailed, SessionLost
 from kitchen.ports.future import Failed, Future, Pending
 from kitchen.ports.sampling import Sampler
 from kitchen.secrets import mask
@@ -64,7 +65,8 @@ class Copy:
 class ReplicatedSampler:
     """Sends each request to the server with the fewest pending ones, and again if that is lost.
 
-    Requests have seeds, so that another server gives the same answer.
+    Requests have seeds, so that another server gives the same answer. An answer that is an error,
+    or cannot be used, is not hidden by asking another server.
     """
 
     def __init__(self, copies: Sequence[Copy]) -> None:
@@ -127,7 +129,7 @@ class ReplicatedSampler:
         error = answer.exception()
         with self._lock:
             copy.replica.pending -= 1
-            is_away = isinstance(error, BackendError) and not isinstance(error, ApiError)
+            is_away = isinstance(error, SessionLost | Unreachable)
             # another request found that the server is away, and closed the sampler
             is_closed = copy.sampler is not sampler and isinstance(error, RunFailed)
             if error is not None and is_away and copy.sampler is sampler:

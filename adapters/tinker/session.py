@@ -26,7 +26,7 @@ from adapters.tinker.datums import sdk_datum
 from adapters.tinker.errors import MISSING_STATUSES, is_not_found, translate_error
 from adapters.tinker.futures import new_future, set_error
 from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_into
-from adapters.tinker.opening import create_model, is_gone, open_from_state
+from adapters.tinker.opening import create_model, is_gone, open_from_state, open_replica
 from adapters.tinker.queue_state import QueueStateLogger
 from adapters.tinker.replicas import Copy, Replica, ReplicatedSampler
 from adapters.tinker.sampler import MAX_ID, TinkerSampler
@@ -270,11 +270,14 @@ class TinkerSession:
             return own()
         path = f"tinker://{sampling._sampling_session_id}/sampler_weights/snapshot"
 
-        def open_copy(service_client: Any) -> Any:
-            return service_client.create_sampling_client(model_path=path).result()
+        def open_copy(replica: Replica) -> Sampler:
+            service = replica.service
+            return TinkerSampler(
+                service, lambda client: open_replica(service, client, path, self._service)
+            )
 
         own_replica, *others = self._replicas
-        copies = [Copy(other, partial(TinkerSampler, other.service, open_copy)) for other in others]
+        copies = [Copy(other, partial(open_copy, other)) for other in others]
         return ReplicatedSampler([Copy(own_replica, own), *copies])
 
     def close(self) -> None:

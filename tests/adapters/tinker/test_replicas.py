@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -21,12 +21,13 @@ from adapters.fake.sampling import FakeSampler
 from adapters.fake.training import FakeTraining
 from adapters.server.serve import TinkerServer
 from kitchen.config.trust import NotTrusted, check_trusted_settings
-from kitchen.errors import ConfigError
+from kitchen.errors import BackendError, ConfigError, SessionLost
 from kitchen.ports.future import Future, Pending
 from kitchen.ports.sampling import Sampler
 from kitchen.types import Adam, Checkpoint, Datum, Lora, Sampled
+from tests.support.incomplete_server import leaving_out
 from tests.support.polling import wait_until
-from tests.support.tinker_server import KEY, MODELS, ByteTinker, RunningServer
+from tests.support.tinker_server import KEY, MODELS, ByteTinker, RunningServer, application
 
 PROMPT = np.arange(1, 6)
 DATUM = Datum(PROMPT, {"target_tokens": PROMPT + 1, "weights": np.ones(5, np.float32)})
@@ -143,7 +144,7 @@ def test_replica_neither_trains_nor_changes_the_store(servers: Servers) -> None:
         [listed] = replica.get("/checkpoints").json()["checkpoints"]
         name = listed["tinker_path"].removeprefix("tinker://").replace("/", "/checkpoints/", 1)
         assert replica.delete(f"/training_runs/{name}").status_code == 400
-        opening = {"tags": [], "user_metadata": None, "sdk_version": "0.38"}
+        opening: dict[str, Any] = {"tags": [], "user_metadata": None, "sdk_version": "0.38"}
         mine = replica.post("/create_session", json=opening).json()["session_id"]
         body: dict[str, Any] = {"session_id": mine, "model_seq_id": 0, "base_model": "tiny"}
         queued = replica.post("/create_model", json=body).json()
@@ -156,6 +157,58 @@ def test_replica_neither_trains_nor_changes_the_store(servers: Servers) -> None:
     assert {name: servers.blobs.read(name) for name in servers.blobs.list()} == stored
     assert path.path
     session.close()
+
+
+@contextmanager
+def first_and(replica: Any, blobs: FakeBlobs) -> Iterator[ByteTinker]:
+    """Yield a client of a server that trains and of another one, given its application."""
+    with ExitStack() as stack:
+        urls = []
+        for app in (application(FakeTraining(blobs), blobs), replica):
+            running = RunningServer(app)
+            stack.callback(running.stop)
+            urls.append(running.url)
+        yield ByteTinker(FakeBlobs(), urls)
+
+
+def replica_app(blobs: FakeBlobs, model: str = "tiny") -> Any:
+    return TinkerServer(FakeTraining(blobs), FakeHub(MODELS), blobs).app(
+        [model], {}, KEY, replica=True
+    )
+
+
+@pytest.mark.parametrize(
+    "replica, text",
+    [
+        ("other store", "does not share --runs with http"),
+        ("malformed answers", "completion without log-prob"),
+    ],
+)
+def test_errors_of_a_replica_are_not_hidden(
+    replica: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blobs = FakeBlobs()
+    app = replica_app(FakeBlobs())
+    if replica == "malformed answers":
+        app = leaving_out("sample logprobs")(replica_app(blobs))
+    with first_and(app, blobs) as client:
+        session, sampler = trained_sampler(client)
+        with pytest.raises(BackendError, match=text) as raised:
+            tokens(rollouts(sampler, 2))
+        assert not isinstance(raised.value, SessionLost)
+        session.close()
+    assert "a server is away" not in capsys.readouterr().err
+
+
+def test_every_server_is_asked_for_the_model() -> None:
+    blobs = FakeBlobs()
+    with first_and(replica_app(blobs), blobs) as client:
+        assert client.online("tiny").count("serves tiny") == 2
+    with pytest.raises(BackendError, match="does not answer"):
+        client.online("tiny")
+    with first_and(replica_app(blobs, "other"), blobs) as client:
+        with pytest.raises(BackendError, match=r"does not serve 'tiny'"):
+            client.online("tiny")
 
 
 @pytest.mark.parametrize("urls", [[], ["http://a", "http://a"], ["http://a", ""]])
