@@ -81,5 +81,8 @@ class CompletionText:
 
 def overlap(text: str, marker: str) -> int:
     """Return how many characters at the end of a text are the beginning of a marker."""
-    lengths = range(min(len(text), len(marker) - 1), 0, -1)
-    return next((length for length in lengths if text.endswith(marker[:length])), 0)
+    tail = text[max(len(text) - len(marker) + 1, 0) :]
+    start = tail.find(marker[0])
+    while start >= 0 and not marker.startswith(tail[start:]):
+        start = tail.find(marker[0], start + 1)
+    return len(tail) - start if start >= 0 else 0
