@@ -79,8 +79,10 @@ def says_unsupported(error: BaseException) -> bool:
     It does if the server has no such endpoint, refuses the request as invalid, or gives an answer
     that cannot be used. A fault, a rate limit or a lack of rights says nothing about the feature.
     """
-    if isinstance(error, tinker.RequestFailedError) and not _is_refusal(error):
-        return False
+    if isinstance(error, tinker.RequestFailedError):
+        # `kitchen serve` also counts full memory and the like as errors that its user can fix
+        is_about_input = isinstance(translate_error(error), DataError | ConfigError)
+        return _is_refusal(error) and is_about_input
     if isinstance(error, tinker.APIStatusError):
         return is_missing_endpoint(error) or error.status_code in INVALID_STATUSES
     translated = translate_error(error)

@@ -80,10 +80,10 @@ def test_only_a_refused_request_means_absence(
 ) -> None:
     error = tinker.RequestFailedError("no such loss", request_id="a", category=category)
     assert says_unsupported(error) == (category.value == "user")
-    fault = tinker.RequestFailedError(
-        "Request failed: RunFailed: no memory", request_id="a", category=category
-    )
-    assert not says_unsupported(fault)
+    for kind in ("RunFailed", "BackendError", "SessionLost"):
+        text = f"Request failed: {kind}: no memory"
+        fault = tinker.RequestFailedError(text, request_id="a", category=category)
+        assert not says_unsupported(fault)
 
 
 @pytest.mark.parametrize(
