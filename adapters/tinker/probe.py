@@ -31,7 +31,7 @@ _NO_SUCH = re.compile(
 
 
 class Probe:
-    """Tries the features of a server in a session of its own, which ends with the probe.
+    """Tries the features of a server in a separate session, which ends with the probe.
 
     All requests are small, and each has a time limit. Checkpoints that the probe saves are deleted
     at its end, whatever happens; should this fail, they expire.

@@ -30,7 +30,7 @@ def raise_descriptor_limit() -> int:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (ValueError, OSError):  # macOS has a lower limit of its own
+        except (ValueError, OSError):  # macOS has another, lower limit
             return soft
         return wanted
     return min(soft, MAX_DESCRIPTORS) if soft > 0 else MAX_DESCRIPTORS

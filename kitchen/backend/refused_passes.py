@@ -10,7 +10,8 @@ class RefusedPasses:
 
     A pass that is refused changes nothing. The gradient that was accumulated before it, and that of
     the passes submitted before its caller could know of the refusal, belong to the same batch: the
-    next step is refused and this gradient discarded. A pass that was submitted later starts anew.
+    next step is refused and this gradient discarded. A pass that was submitted later
+    starts a new batch.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 
-from adapters.tinker.skyrl.messages import API, ApiReply, ApiRequest, Send, post
+from adapters.tinker.skyrl.messages import API, ApiReply, ApiRequest, Send, is_result_with, post
 
 log = structlog.get_logger("kitchen.tinker")
 SAVES = frozenset({"save_weights", "save_weights_for_sampler", "save_weights_external"})
@@ -34,9 +34,7 @@ class SamplerPaths:
 
     def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
         answer = send(request)
-        if request.endpoint != "retrieve_future" or answer.is_error:
-            return answer
-        if b"tinker://" not in answer.body:
+        if not is_result_with(request, answer, b"tinker://"):
             return answer
         result = answer.json()
         if bare := re.fullmatch(r"(tinker://[^/]+)/([^/]+)", str(result.get("path"))):

@@ -105,3 +105,9 @@ def post(endpoint: str, content: Mapping[str, Any]) -> ApiRequest:
 
 def reply(content: Mapping[str, Any], status: int = 200) -> ApiReply:
     return ApiReply(status).with_json(content)
+
+
+def is_result_with(request: ApiRequest, answer: ApiReply, part: bytes) -> bool:
+    """Return whether an answer is the result of a request, and contains these bytes."""
+    is_result = request.endpoint == "retrieve_future" and not answer.is_error
+    return is_result and part in answer.body

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Send, post
+from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Send, is_result_with, post
 from adapters.tinker.skyrl.results import wait_for
 from kitchen.backend.losses import find_loss
 
@@ -69,9 +69,7 @@ class GradNorm:
 
     def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
         answer = send(request)
-        if request.endpoint != "retrieve_future" or answer.is_error:
-            return answer
-        if b"skyrl.ai/" not in answer.body:
+        if not is_result_with(request, answer, b"skyrl.ai/"):
             return answer
         result = answer.json()
         metrics = {

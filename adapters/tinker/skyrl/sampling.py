@@ -74,10 +74,10 @@ class FrozenWeights:
     Its JAX backend keeps one set of weights per model, for training and for sampling: a sample from
     an earlier checkpoint replaces the weights under training, and a sample from a snapshot uses
     the weights of later steps. Both backends refuse checkpoints of models that are not loaded, such
-    as those of a run that has ended. The bridge loads a checkpoint that is not current into a model
-    of its own, which nobody trains. A snapshot that is not current is refused on JAX. Samples that
-    are pending are awaited before the weights change, whether or not they fail. Seen in 0.3.0 and
-    git (a956457) on JAX.
+    as those of a run that has ended. The bridge loads a checkpoint that is not current into a
+    separate model, which nobody trains. A snapshot that is not current is refused on JAX.
+    Samples that are pending are awaited before the weights change, whether or not they fail. Seen
+    in 0.3.0 and git (a956457) on JAX.
     """
 
     def __init__(self, backend: Backend) -> None:
