@@ -128,7 +128,7 @@ class ChatStream:
 
 
 class CompletionStream:
-    """A continuation. With log-probabilities, it is sent in one part when it is complete."""
+    """A continuation. With log-probabilities or token ids, it is one part, sent at the end."""
 
     def __init__(
         self, request: CompletionRequest, weights: ServedWeights, prompt: Prompt, index: int
@@ -138,7 +138,8 @@ class CompletionStream:
         self._prompt = prompt
         self._index = index
         self._text = CompletionText(weights.tokenizer, request.stop_texts, request.stop_token_ids)
-        self._waits = request.logprobs is not None or request.prompt_logprobs is not None
+        scores = (request.logprobs, request.prompt_logprobs)
+        self._waits = request.return_token_ids or scores != (None, None)
 
     def begin(self) -> Iterator[Choice]:
         if self._request.echo and not self._waits:

@@ -46,6 +46,9 @@ def completion_choice(
         "logprobs": None,
         "finish_reason": finish_reason(sampled, text),
     }
+    if request.return_token_ids:
+        choice["prompt_token_ids"] = prompt.tokens.tolist()
+        choice["token_ids"] = sampled.tokens.tolist()
     if request.logprobs is not None:
         choice["logprobs"] = _logprobs(request, weights, prompt, generated, index)
     if request.prompt_logprobs is not None and generated.prompt_scores is not None:

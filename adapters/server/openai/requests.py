@@ -128,6 +128,7 @@ class CompletionRequest(SamplingFields):
     max_tokens: TokenCount = DEFAULT_COMPLETION_TOKENS
     echo: StrictBool = False
     logprobs: TopLogprobs | None = None
+    return_token_ids: StrictBool = False  # of vLLM
 
     @property
     def prompts(self) -> Sequence[str | Sequence[int]]:

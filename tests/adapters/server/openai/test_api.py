@@ -99,6 +99,23 @@ def test_echo_scores_the_prompt_without_sampling(client: OpenAIClient) -> None:
     assert second[str(ord("h"))]["logprob"] == pytest.approx(expected[1])
 
 
+def test_token_ids_of_prompt_and_completion(client: OpenAIClient) -> None:
+    fields: dict[str, Any] = {"n": 2, "stop_token_ids": [101], "seed": 3}
+    choices = client.complete("hello", return_token_ids=True, **fields)["choices"]
+    sampled = (
+        FakeTraining().sampler("tiny").sample(HELLO, count=2, max_tokens=8, stop=[101], seed=3)
+    )
+    assert [choice["token_ids"] for choice in choices] == [
+        one.tokens.tolist() for one in sampled.result()
+    ]
+    assert [choice["prompt_token_ids"] for choice in choices] == [HELLO.tolist()] * 2
+    streamed = client.events("completions", prompt="hello", return_token_ids=True, **fields)
+    assert sorted(chunk["choices"][0]["token_ids"] for chunk in streamed) == sorted(
+        choice["token_ids"] for choice in choices
+    )
+    assert "token_ids" not in client.complete("hello")["choices"][0]
+
+
 @pytest.mark.parametrize("temperature", [0, 0.5, 1])
 def test_logprobs_are_those_of_the_model(client: OpenAIClient, temperature: float) -> None:
     answer = client.chat("hello", logprobs=True, top_logprobs=3, temperature=temperature)
