@@ -22,6 +22,7 @@ class PortCall:
     input_tokens: int | None = None
     output_tokens: int | None = None
     retries: int = 0  # HTTP requests that were sent again
+    hedge: str = ""  # an extra request was sent, as the first was late: "won" or "lost"
     http_status: int | None = None  # of the last response
     error_type: str = ""
 

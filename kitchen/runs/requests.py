@@ -16,7 +16,7 @@ from kitchen.safe_text import read_json
 
 NAME = "requests"
 _Place = tuple[Any, ...]  # of a call in the run
-_OPTIONAL = ("model", "input_tokens", "output_tokens", "http_status", "error_type")
+_OPTIONAL = ("model", "input_tokens", "output_tokens", "hedge", "http_status", "error_type")
 
 
 class RequestLog(Observer):
