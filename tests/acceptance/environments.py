@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,14 +11,21 @@ BUILD = Path(__file__).parents[2] / "build"
 TORCH = "torch==2.13.0"  # installed first, as looser requirements would install the CUDA build
 
 
-def environment(name: str, pins: str, install_packages: Callable[[Path], None]) -> Path:
+def environment(
+    name: str,
+    pins: str,
+    install_packages: Callable[[Path], None],
+    interpreter: Path = Path(sys.executable),
+) -> Path:
     """Create build/NAME/venv unless it exists with these pins; return its Python."""
-    python, ready = BUILD / name / "venv/bin/python", BUILD / name / "ready"
-    if not ready.exists() or ready.read_text() != pins:
-        venv.create(BUILD / name / "venv", clear=True, with_pip=True)
+    folder, ready = BUILD / name / "venv", BUILD / name / "ready"
+    python = folder / "bin/python"
+    made_of = f"{pins}, {run(interpreter, '--version').strip()}"
+    if not ready.exists() or ready.read_text() != made_of:
+        run(interpreter, "-m", "venv", "--clear", str(folder))
         install(python, TORCH)
         install_packages(python)
-        ready.write_text(pins)
+        ready.write_text(made_of)
     return python
 
 

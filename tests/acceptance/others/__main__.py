@@ -1,6 +1,6 @@
 """Our recipes through SkyRL, a third-party server of the Tinker API.
 
-python -m tests.acceptance.others [FOLDER]
+python -m tests.acceptance.others [FOLDER] [--python PATH]
 
 SkyRL 0.3.0 from PyPI runs in a virtual environment in build/skyrl, with JAX on the CPU, behind the
 bridge of `training.server=skyrl`. With a folder of SkyRL's source, that version runs too, in
@@ -20,13 +20,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.acceptance.others.checks import Result, compare, compare_weights
-from tests.acceptance.others.skyrl import Version, from_source, released, serving
+from tests.acceptance.others.skyrl import Version, check_interpreter, from_source, released, serving
 from tests.support import letters
 from tests.support.tiny_model import tiny_model
 
@@ -50,31 +51,37 @@ class Report:
 
     def __init__(self) -> None:
         self.table, self.failures = Table(*COLUMNS), 0
+        self._last_row = time.perf_counter()
 
-    def check(self, version: Version, name: str, results: Iterator[Result]) -> None:
-        """Add a row for each result; an exception is a failed check with this name."""
-        started = time.perf_counter()
-        try:
-            for result in results:
-                self._add(version, result, time.perf_counter() - started)
-                started = time.perf_counter()
-        except Exception as error:  # noqa: BLE001 continue with the other checks
-            traceback.print_exc()
-            outcome = f"FAILS: {type(error).__name__}: {error}"
-            self._add(version, Result(name, False, outcome), time.perf_counter() - started)
-
-    def _add(self, version: Version, result: Result, seconds: float) -> None:
+    def add(self, version: Version, result: Result) -> None:
+        seconds, self._last_row = time.perf_counter() - self._last_row, time.perf_counter()
         row = (version.name, result.name, result.outcome, f"{seconds:.0f}", *result.figures)
         print("; ".join(cell for cell in row if cell), flush=True)
         self.table.add_row(*row)
         self.failures += not result.works
 
+    @contextmanager
+    def catching(self, version: Version, name: str) -> Iterator[None]:
+        """Add a row for an exception, so that the other checks go on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 continue with the other checks
+            traceback.print_exc()
+            self.add(version, Result(name, False, f"FAILS: {type(error).__name__}: {error}"))
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.acceptance.others")
     parser.add_argument("folder", nargs="?", type=Path, help="SkyRL's source, to test that too")
-    source = parser.parse_args().folder
-    versions = [released()] + ([from_source(source)] if source else [])
+    parser.add_argument(
+        "--python",
+        type=Path,
+        default=sys.executable,
+        help="of SkyRL's environment; 3.11.4 or later",
+    )
+    options = parser.parse_args()
+    check_interpreter(options.python)
+    versions = [released()] + ([from_source(options.folder)] if options.folder else [])
     os.environ["TINKER_API_KEY"] = "tml-any"  # SkyRL does not check it
     report = Report()
     with tempfile.TemporaryDirectory() as temporary, letters.registered():
@@ -82,7 +89,10 @@ def main() -> int:
         for version in versions:
             folder = Path(temporary) / version.name
             folder.mkdir()
-            with serving(version, folder, model) as url:
+            with (
+                report.catching(version, "start"),
+                serving(version, options.python, folder, model) as url,
+            ):
                 run_checks(report, version, model, url, folder)
     Console(width=180).print(report.table)
     return int(report.failures > 0)
@@ -90,9 +100,11 @@ def main() -> int:
 
 def run_checks(report: Report, version: Version, model: Path, url: str, folder: Path) -> None:
     """Run all checks of a server."""
-    for name in RECIPES:
-        report.check(version, name, compare(name, model, url))
-    report.check(version, "weights", compare_weights(model, url, folder))
+    checks = {name: compare(name, model, url) for name in RECIPES}
+    for name, results in {**checks, "weights": compare_weights(model, url, folder)}.items():
+        with report.catching(version, name):
+            for result in results:
+                report.add(version, result)
 
 
 if __name__ == "__main__":

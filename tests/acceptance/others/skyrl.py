@@ -25,10 +25,9 @@ while [ "$1" != "-m" ]; do shift; done
 "$(dirname "$0")/python" "$@"
 """
 PRINT_SITE_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
-SITECUSTOMIZE = """# SkyRL uses typing.TypedDict, but before Python 3.12 pydantic requires this one
-import typing, typing_extensions
-typing.TypedDict = typing_extensions.TypedDict
-"""
+# SkyRL uses typing.TypedDict, but before Python 3.12 pydantic requires this one. Python runs the
+# line when it starts; it would not run a second sitecustomize.py beside the one of Debian.
+PTH = "import typing, typing_extensions; typing.TypedDict = typing_extensions.TypedDict\n"
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,21 @@ class Version:
     @property
     def log(self) -> Path:
         return BUILD / self.name / "log"
+
+
+def check_interpreter(interpreter: Path) -> None:
+    """Raise SystemExit for a Python in which SkyRL cannot unpack its checkpoints."""
+    shown = run(
+        interpreter,
+        "-c",
+        "import sys, tarfile; print(sys.version.split()[0], 'data_filter' in vars(tarfile))",
+    )
+    version, can_unpack = shown.split()
+    if can_unpack != "True":
+        raise SystemExit(
+            f"{interpreter} is Python {version}, but SkyRL needs 3.11.4 or later: name another one "
+            "with --python PATH, or build .venv with it (make clean setup PYTHON=PATH)"
+        )
 
 
 def released() -> Version:
@@ -61,9 +75,11 @@ def from_source(folder: Path) -> Version:
 
 
 @contextmanager
-def serving(version: Version, folder: Path, model: Path) -> Iterator[str]:
+def serving(version: Version, interpreter: Path, folder: Path, model: Path) -> Iterator[str]:
     """Start a server with its checkpoints in a folder; yield its URL."""
-    python = environment(version.name, version.pins, lambda python: _install(python, version))
+    python = environment(
+        version.name, version.pins, lambda python: _install(python, version), interpreter
+    )
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     with version.log.open("w") as log:
@@ -107,9 +123,8 @@ def _install(python: Path, version: Version) -> None:
     install(python, TORCH, *version.requirement)
     (python.parent / "uv").write_text(UV)
     (python.parent / "uv").chmod(0o755)
-    (Path(run(python, "-c", PRINT_SITE_PACKAGES).strip()) / "sitecustomize.py").write_text(
-        SITECUSTOMIZE
-    )
+    packages = Path(run(python, "-c", PRINT_SITE_PACKAGES).strip())
+    (packages / "typed_dict.pth").write_text(PTH)
 
 
 def _free_port() -> int:
@@ -125,4 +140,4 @@ def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
             return
         except httpx.TransportError:
             time.sleep(1)
-    raise SystemExit(f"SkyRL did not start: see {log}")
+    raise RuntimeError(f"SkyRL did not start: see {log}")
