@@ -20,7 +20,14 @@ from kitchen.errors import ConfigError
 
 _CONSENT = "Loading it runs its code. If you trust this run, add --trust (in Python trust=True)"
 # settings of recipes that may name functions, as MODULE:function
-_FUNCTIONS = ("reward", "advantages", "schedule", "evaluation.metric", "evaluation.metrics")
+_FUNCTIONS = (
+    "reward",
+    "advantages",
+    "schedule",
+    "vote",
+    "evaluation.metric",
+    "evaluation.metrics",
+)
 _FUNCTIONS_BY_NAME = ("rewards",)  # mappings whose values are such settings
 _FIELDS, _TESTS = "gate.data.fields", "gate.tests.path"  # of the pipeline of claims
 # an address on this machine; programs read other forms, such as user@host, in different ways
