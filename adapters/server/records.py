@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, TypeVar
 
+import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.types import Checkpoint, Lora
 
+log = structlog.get_logger("kitchen.serve")
 ROOT = "_served"  # no run can have this name
 # with optimiser state, for sampling, and for other programs, respectively
 Kind = Literal["weights", "sampler_weights", "external_weights"]
@@ -163,7 +165,8 @@ class Records:
 class ReplicaRecords(Records):
     """The records that a replica sees: those of the server that trains, and its own sessions.
 
-    The records of the other server are read whenever they are needed, and never written.
+    The records of the other server are read whenever they are needed, and never written. A damaged
+    one is left out of lists.
     """
 
     is_replica = True
@@ -172,6 +175,7 @@ class ReplicaRecords(Records):
         self.blobs = blobs
         self._lock = threading.Lock()
         self._records = {}  # of this replica's own clients
+        self._damaged = set[str]()  # names of records that were reported
 
     def put(self, record: Record) -> None:
         with self._lock:
@@ -188,13 +192,25 @@ class ReplicaRecords(Records):
         if kind in (SessionRecord, SamplerRecord):
             return own
         names = self.blobs.list(_blob_name(kind.folder, prefix, ""))
-        stored = (self._stored(kind, name) for name in names)
+        stored = (self._listed(kind, name) for name in names)
         records = [*own, *(record for record in stored if record is not None)]
         return sorted(records, key=lambda record: record.created_at)
 
     def remove(self, record: Record) -> None:
         with self._lock:
             self._records.pop(_blob_name(record.folder, record.id), None)
+
+    def _listed(self, kind: type[R], name: str) -> R | None:
+        """Return a record; None for a damaged one, which is reported once."""
+        try:
+            return self._stored(kind, name)
+        except RunFailed as error:
+            with self._lock:
+                is_new = name not in self._damaged
+                self._damaged.add(name)
+            if is_new:
+                log.warning("a record of the other server is left out of lists", reason=str(error))
+            return None
 
     def _stored(self, kind: type[R], name: str) -> R | None:
         data = self.blobs.read(name)

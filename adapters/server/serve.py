@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from adapters.server.limits import Limits
@@ -22,7 +22,7 @@ from kitchen.errors import ConfigError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.training import TrainingBackend, require_catalog, require_checkpoints
-from kitchen.runs.lock import lease
+from kitchen.runs.lock import InUse, lease
 
 if TYPE_CHECKING:
     from adapters.server.sessions import ServedModel
@@ -84,13 +84,11 @@ class TinkerServer:
         Serves until a signal stops it. Raises ConfigError for an address that other machines can
         reach if no key is set.
         """
-        from adapters.server.records import ROOT
-
         key = os.environ.get(KEY) or None
         _check_key(key, host)
         _check_origins(cors, key)
         # two servers that write to one store would each end the other's sessions
-        exclusive = nullcontext() if replica else lease(self._blobs, ROOT, take_over=take_over)
+        exclusive = nullcontext() if replica else _only_server(self._blobs, take_over)
         with exit_on_sigterm(), listen(host, port) as listening, exclusive:
             app = self.app(models, aliases, key, cors=cors, replica=replica)
             yield address_of(listening, host)
@@ -124,6 +122,25 @@ class TinkerServer:
                     "one of them out"
                 )
             yield name, fetched[model]
+
+
+@contextmanager
+def _only_server(blobs: BlobStore, take_over: bool) -> Iterator[None]:
+    """Hold the store of runs; raises InUse if another server may be writing to it."""
+    from adapters.server.records import ROOT
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lease(blobs, ROOT, take_over=take_over))
+        except InUse as error:
+            folder = blobs.locate(ROOT)[: -len(f"/{ROOT}")]
+            raise InUse(
+                f"another `kitchen serve` ({error.holder}) uses the folder {folder}, and only one "
+                "server can write there: stop that one, give this one another folder (--runs), or "
+                "let it only sample (--replica); if that host is gone, replace it (--take-over)",
+                error.holder,
+            ) from error
+        yield
 
 
 def _check_origins(origins: Sequence[str], key: str | None) -> None:

@@ -15,7 +15,7 @@ from adapters.tinker.futures import new_future
 from adapters.tinker.http_client import check_health
 from adapters.tinker.job_queue import JobQueue, run_into
 from adapters.tinker.probe_requests import Check, NotTried, ProbeRequests
-from adapters.tinker.service import Service
+from adapters.tinker.service import Service, wait_for_closing
 from kitchen.backend.probe_report import Finding, ProbeReport
 from kitchen.errors import BackendError
 from kitchen.secrets import mask
@@ -75,7 +75,7 @@ class Probe:
                 requests.clean_up(CLEANUP_TIMEOUT)
         finally:
             self._service.leave()
-            self._service.wait_for_closing(CLEANUP_TIMEOUT)
+            wait_for_closing(CLEANUP_TIMEOUT)
         seconds = time.monotonic() - started
         return ProbeReport(self._service.name, self._model, date, seconds, findings)
 

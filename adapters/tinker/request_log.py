@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 from opentelemetry import trace
 
+from adapters.tinker.slow_retries import SlowRetries
 from kitchen.backend.port_call import current_call
 
 log = structlog.get_logger("kitchen.tinker")
@@ -27,17 +28,22 @@ def install() -> None:
     if getattr(_client.AsyncTinker, "_kitchen_logs_requests", False):
         return
 
+    slow_retries = SlowRetries()
+
+    async def log_response(response: Any) -> None:
+        _log_response(response, slow_retries)
+
     async def prepare(self: Any, request: Any) -> None:
         request.extensions[_STARTED] = time.perf_counter()
-        if _log_response not in self._client.event_hooks["response"]:
+        if log_response not in self._client.event_hooks["response"]:
             hooks = self._client.event_hooks
-            self._client.event_hooks = {**hooks, "response": [*hooks["response"], _log_response]}
+            self._client.event_hooks = {**hooks, "response": [*hooks["response"], log_response]}
 
     setattr(_client.AsyncTinker, "_prepare_request", prepare)  # noqa: B010 mypy knows it as a method
     setattr(_client.AsyncTinker, "_kitchen_logs_requests", True)  # noqa: B010
 
 
-async def _log_response(response: Any) -> None:
+def _log_response(response: Any, slow_retries: SlowRetries) -> None:
     request = response.request
     path = request.url.path.rsplit("/api/v1/", 1)[-1]
     if path.rsplit("/", 1)[-1] in _BACKGROUND or _STARTED not in request.extensions:
@@ -50,6 +56,8 @@ async def _log_response(response: Any) -> None:
         "client": request.headers.get("x-sdk-method", "").partition(".")[0] or "SDK",
     }
     log.debug("request", **fields)
+    server = str(request.url).partition("/api/v1/")[0]
+    slow_retries.add(server, path, response.status_code)
     if call := current_call():
         call.add_response(response.status_code, retried=fields["retries"] > 0)
     trace.get_current_span().add_event("tinker.request", fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 it registers its exit function before ours
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -138,10 +139,6 @@ class Service:
             self._client = None
         _close(client, "errored")
 
-    def wait_for_closing(self, seconds: float) -> None:
-        """Wait until servers know that the sessions which were closed are over."""
-        wait_for_closing(seconds)
-
     def watch(self, future: ConcurrentFuture[Any]) -> None:
         """Fail the future with SessionLost if the server stays unreachable; the SDK would not."""
         with self._lock:
@@ -151,7 +148,10 @@ class Service:
         future.add_done_callback(self._unwatch)
         if starts_thread:
             threading.Thread(
-                target=self._watch, name="health checks of a server", daemon=True
+                target=contextvars.copy_context().run,  # warnings belong to the log of the run
+                args=(self._watch,),
+                name="health checks of a server",
+                daemon=True,
             ).start()
 
     def _unwatch(self, future: ConcurrentFuture[Any]) -> None:
@@ -159,7 +159,7 @@ class Service:
             self._pending.discard(future)
 
     def _watch(self) -> None:
-        last_healthy = time.monotonic()
+        last_healthy, is_away = time.monotonic(), False
         while True:
             time.sleep(min(HEALTH_INTERVAL, self._max_outage))
             with self._lock:
@@ -168,8 +168,11 @@ class Service:
                     return
             try:
                 check_health(self.address, self.read_key(), timeout=self._timeout)
-                last_healthy = time.monotonic()
+                last_healthy, is_away = time.monotonic(), False
             except BackendError as error:
+                if not is_away:
+                    log.warning("waiting for the server", max_s=self._max_outage, why=str(error))
+                is_away = True
                 if time.monotonic() - last_healthy >= self._max_outage:
                     self._fail_pending(
                         SessionLost(

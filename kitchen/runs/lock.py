@@ -26,6 +26,10 @@ class InUse(ConfigError):
 
     option = "take_over"  # to resume the run nevertheless
 
+    def __init__(self, message: str, holder: str = "") -> None:
+        super().__init__(message)
+        self.holder = holder  # such as "process 7 on box"
+
 
 @contextmanager
 def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[None]:
@@ -46,7 +50,8 @@ def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[No
             if _may_be_alive(other) and not disregarded:
                 raise InUse(
                     f"run {run!r} is in use by process {other['pid']} on {other['host']}; "
-                    "wait for it or stop it; if that host is gone, take it over (--take-over)"
+                    "wait for it or stop it; if that host is gone, take it over (--take-over)",
+                    _name(other),
                 )
             blobs.delete(other_name)
         yield
@@ -61,11 +66,7 @@ def in_use(blobs: BlobStore, run: str) -> bool:
 
 def holders(blobs: BlobStore, run: str) -> Mapping[str, str]:
     """Return the processes that may be using a run, such as "process 7 on box", by their claim."""
-    return {
-        name: f"process {claim['pid']} on {claim['host']}"
-        for name, claim in _claims(blobs, run)
-        if _may_be_alive(claim)
-    }
+    return {name: _name(claim) for name, claim in _claims(blobs, run) if _may_be_alive(claim)}
 
 
 def discard_claims(
@@ -86,6 +87,10 @@ def stop_holders(blobs: BlobStore, run: str) -> int:
             os.kill(claim["pid"], signal.SIGTERM)
             asked += 1
     return asked
+
+
+def _name(claim: Mapping[str, Any]) -> str:
+    return f"process {claim['pid']} on {claim['host']}"
 
 
 def _claims(blobs: BlobStore, run: str) -> Sequence[tuple[str, Mapping[str, Any]]]:

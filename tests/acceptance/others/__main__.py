@@ -93,6 +93,7 @@ def main() -> int:
                 report.catching(version, "start"),
                 serving(version, options.python, folder, model) as url,
             ):
+                report.add(version, Result("start", True, "works"))
                 run_checks(report, version, model, url, folder)
     Console(width=180).print(report.table)
     return int(report.failures > 0)

@@ -248,7 +248,8 @@ def test_take_over_replaces_the_lease_of_another_host(tmp_path: Path) -> None:
     rejected = start_server(tmp_path)
     shown, _ = rejected.communicate(timeout=60)
     assert rejected.returncode == 2, shown
-    assert "gone.example" in shown
+    assert "another `kitchen serve` (process 1 on gone.example) uses the folder" in shown
+    assert f"{tmp_path}/runs, and" in shown
     assert "--take-over" in shown
     server = start_server(tmp_path, "--take-over")
     address(server)

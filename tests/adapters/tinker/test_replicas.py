@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("tinker")
 pytest.importorskip("starlette")
 
+from starlette.testclient import TestClient
+
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.hub import FakeHub
 from adapters.fake.sampling import FakeSampler
@@ -221,3 +223,20 @@ def test_recorded_list_of_servers_needs_trust() -> None:
     settings = json.loads('{"training": {"base_url": ["http://127.0.0.1:1", "https://a.example"]}}')
     with pytest.raises(NotTrusted, match=r"training\.base_url"):
         check_trusted_settings("basil", settings, trust=False)
+
+
+def test_replica_leaves_damaged_records_out_of_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    blobs = FakeBlobs()
+    with first_and(replica_app(blobs), blobs) as client:
+        session, _ = trained_sampler(client)
+        session.save("kept").result()
+        [kept] = [name for name in blobs.list("_served/checkpoints/") if "kept" in name]
+        blobs.write(kept.replace("kept", "damaged"), b"{")
+        with TestClient(replica_app(blobs), headers={"Authorization": f"Bearer {KEY}"}) as replica:
+            answers = [replica.get("/v1/models") for _ in range(2)]
+        session.close()
+    assert [answer.status_code for answer in answers] == [200, 200]
+    names = [model["id"] for model in answers[0].json()["data"]]
+    assert any("/kept-" in name for name in names)
+    assert not any("/damaged-" in name for name in names)
+    assert capsys.readouterr().err.count("is left out of lists") == 1

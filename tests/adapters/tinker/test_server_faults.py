@@ -96,7 +96,7 @@ def test_session_expired_while_sampling_or_opening() -> None:
         assert rows == undisturbed, fault
 
 
-def test_absent_server_fails_pending_requests() -> None:
+def test_absent_server_fails_pending_requests(capsys: pytest.CaptureFixture[str]) -> None:
     server_blobs, blobs = FakeBlobs(), FakeBlobs()
     app = FaultyApp(application(FakeTraining(server_blobs), server_blobs), (), latency=30.0)
     server = RunningServer(app)
@@ -107,6 +107,7 @@ def test_absent_server_fails_pending_requests() -> None:
     with pytest.raises(SessionLost, match=r"away|reached"):
         saving.result(60)
     session.close()
+    assert capsys.readouterr().err.count("waiting for the server") == 1
 
 
 def test_closing_does_not_wait_for_a_server() -> None:
