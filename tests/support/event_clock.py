@@ -32,11 +32,13 @@ class EventClock:
         heapq.heappush(self._events, (self._now + seconds, next(self._numbers), event))
         return event.cancel
 
-    def run(self, until: float = float("inf")) -> None:
-        """Run events in order, up to and including those at `until`, or until there are none."""
-        while self._events and self._events[0][0] <= until:
-            self._now, _, event = heapq.heappop(self._events)
-            if event.callback is not None:
-                event.callback()
-        if until < float("inf"):
-            self._now = until
+    def run(self) -> None:
+        """Run all events in order, with those that they add."""
+        while self._events:
+            self.step()
+
+    def step(self) -> None:
+        """Run the next event."""
+        self._now, _, event = heapq.heappop(self._events)
+        if event.callback is not None:
+            event.callback()

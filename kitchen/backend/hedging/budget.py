@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-BURST = 10  # extra requests that may be saved up
+BURST = 3.0  # extra requests that may be saved up while few requests are pending
 
 
 class Budget:
     """Earns `extra` tokens with each request, and pays one for each extra request.
 
-    It starts empty, so that the extra requests never exceed this share of the requests so far. At
-    most BURST tokens are kept: if all requests become late at once, few are sent again.
+    It starts empty, so that the extra requests never exceed this share of the requests so far. It
+    holds at most BURST tokens, or those of the largest number of requests that have been pending at
+    a time, since none was. So a batch of requests sent at once can use the tokens that it has
+    earned, but a server that becomes slow does not get many extra requests at once.
     """
 
-    def __init__(self, extra: float, burst: int = BURST) -> None:
+    def __init__(self, extra: float) -> None:
         self.extra = extra
-        self._burst = burst
         self._tokens = 0.0
+        self._pending = 0
+        self._most_pending = 0
 
-    def earn(self) -> None:
-        self._tokens = min(self._tokens + self.extra, max(self._burst, 1.0))
+    def begin(self) -> None:
+        """Note a request."""
+        self._pending += 1
+        self._most_pending = max(self._most_pending, self._pending)
+        capacity = max(BURST, self.extra * self._most_pending)
+        self._tokens = min(self._tokens + self.extra, capacity)
+
+    def end(self) -> None:
+        """Note the answer of a request."""
+        self._pending -= 1
+        if not self._pending:
+            self._most_pending = 0
 
     def pay(self) -> bool:
         """Take a token; return whether there was one."""

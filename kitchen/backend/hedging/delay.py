@@ -13,6 +13,7 @@ from kitchen.errors import ConfigError, did_you_mean
 
 KINDS = ("percentile:0.95", "fixed:2.0", "adaptive")  # each with an example of its value
 TARGET = 0.99  # quantile that `adaptive` makes as low as the budget allows
+TOLERANCE = 1.1  # of that quantile, as a factor
 BISECTIONS = 30
 
 
@@ -62,28 +63,31 @@ class Percentile:
 
 @dataclass(frozen=True)
 class Adaptive:
-    """The delay, and the probability of an extra request after it, with the lowest 99th percentile.
+    """The delay, and the chance of an extra request after it, for a low 99th percentile.
 
     The policy SingleR of Kaler, He and Elnikety, "Optimal Reissue Policies for Reducing Tail
     Latency" (SPAA 2017): after d seconds, an extra request goes out with probability q. With
     latencies X and Y of the two, the answer takes longer than t with probability
     Pr(X > t) (1 - q Pr(Y <= t - d)), and q Pr(X > d) extra requests are sent. For each d this uses
-    the largest q within the budget, and takes the d with the lowest t at 1 %; of equals, the
-    latest, which sends the fewest. X and Y are taken to be independent, with one distribution.
+    the largest q within the budget. Among those whose t at 1 % is at most a tenth above the lowest,
+    it takes the d that sends the fewest extra requests, so that the budget is not exhausted by
+    requests that are hardly late. X and Y are taken to be independent, with one distribution.
     """
 
     min_answers: int = math.ceil(1 / (1 - TARGET) - 1e-9)
 
     def lateness(self, survival: Survival, extra: float) -> Lateness:
         delays = np.append(0.0, survival.times)
-        chances = np.minimum(1.0, extra / np.maximum(survival.beyond(delays), 1e-12))
+        beyond = survival.beyond(delays)
+        chances = np.minimum(1.0, extra / np.maximum(beyond, 1e-12))
         low, high = np.zeros(len(delays)), np.full(len(delays), survival.times[-1])
         for _ in range(BISECTIONS):  # for the time t of each delay
             middle = (low + high) / 2
             answered = 1 - survival.beyond(middle - delays)
             is_rare = survival.beyond(middle) * (1 - chances * answered) <= 1 - TARGET + 1e-9
             low, high = np.where(is_rare, low, middle), np.where(is_rare, middle, high)
-        best = np.flatnonzero(high <= high.min() * (1 + 1e-6))[-1]
+        extras = np.where(high <= TOLERANCE * high.min(), chances * beyond, np.inf)
+        best = int(extras.argmin())
         return Lateness(float(delays[best]), float(chances[best]))
 
 

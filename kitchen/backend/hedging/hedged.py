@@ -79,7 +79,7 @@ class Hedging:
         """Send a request, and later an extra one if it is late; return the future of both."""
         with self._lock:
             self.counts.requests += 1
-            self._budget.earn()
+            self._budget.begin()
             state = self._buckets.setdefault(bucket, _Bucket())
             lateness = self._lateness(state) if extra else None
         timers = list[Callable[[], object]]()
@@ -87,11 +87,16 @@ class Hedging:
         def on_end(extra_won: bool) -> None:
             with self._lock:
                 self.counts.won += extra_won
+                self._budget.end()
             for cancel in timers:
                 cancel()
 
         race = Race[T](self._clock, state.latencies, on_end)
-        race.start(first)
+        try:
+            race.start(first)
+        except BaseException:
+            on_end(False)
+            raise
         if extra is not None and lateness is not None and not race.is_over:
             due = lateness.delay
             timers.append(self._clock.call_later(due, lambda: self._on_late(race, extra)))

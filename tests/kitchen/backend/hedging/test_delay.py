@@ -38,15 +38,14 @@ def test_unreached_quantile_is_the_largest_time() -> None:
     assert Survival.of([1.0, 2.0, 3.0], [True, False, False]).quantile(0.9) == 3.0
 
 
-def test_adaptive_uses_the_budget_and_beats_the_percentile() -> None:
-    """2 % stragglers: the best delay lies below the 95th percentile, before fewer requests."""
+def test_adaptive_needs_fewer_extra_requests() -> None:
+    """2 % stragglers: a delay behind all others costs little time, and spares the budget."""
     random = np.random.default_rng(2)
-    latencies = random.lognormal(0, 0.2, 20_000)
+    latencies = random.lognormal(0, 0.1, 20_000)
     latencies[random.random(20_000) < 0.02] *= 10
     survival = Survival.of(latencies, [True] * len(latencies))
     chosen = parse_delay("adaptive").lateness(survival, 0.05)
-    used = chosen.probability * survival.beyond(chosen.delay)
-    assert used <= 0.05 + 1e-6
+    assert chosen.probability * survival.beyond(chosen.delay) < 0.03
 
     def tail(delay: float, probability: float) -> float:
         other = random.permutation(latencies) + delay
@@ -54,8 +53,8 @@ def test_adaptive_uses_the_budget_and_beats_the_percentile() -> None:
         return float(np.quantile(np.where(extra, np.minimum(latencies, other), latencies), 0.99))
 
     at_percentile = tail(survival.quantile(0.95), 1.0)
-    assert tail(chosen.delay, chosen.probability) <= 1.02 * at_percentile
-    assert at_percentile < 0.5 * np.quantile(latencies, 0.99)
+    assert tail(chosen.delay, chosen.probability) < 1.15 * at_percentile
+    assert at_percentile < 0.3 * np.quantile(latencies, 0.99)
 
 
 def test_lengths_are_grouped_by_powers_of_two() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,14 +92,16 @@ def test_extra_requests_stay_within_the_budget() -> None:
     assert pair.hedging.counts.extra == 20
 
 
-def test_few_extra_requests_are_saved_up() -> None:
+@pytest.mark.parametrize(("together", "extra"), [(40, 3), (400, 20)])
+def test_few_extra_requests_are_saved_up(together: int, extra: int) -> None:
+    """A batch that becomes late at once gets the tokens saved up, or those that it earned."""
     pair = Pair([1.0] * 1000 + [9.0] * 400, itertools.repeat(1.0), extra=0.05)
     for _ in range(1000):
         pair.sample()
-    futures = [pair.hedged.sample(PROMPT, max_tokens=8) for _ in range(400)]
+    futures = [pair.hedged.sample(PROMPT, max_tokens=8) for _ in range(together)]
     pair.clock.run()
     assert all(future.result(0) for future in futures)
-    assert pair.hedging.counts.extra == 10
+    assert pair.hedging.counts.extra == extra
 
 
 def test_servers_that_hold_back_get_no_extra_requests() -> None:
@@ -209,8 +212,9 @@ def test_wrong_budgets_are_refused(extra: float) -> None:
 
 def test_real_timers_fire_in_order_unless_cancelled() -> None:
     clock, fired, done = RealClock(), list[int](), threading.Event()
-    clock.call_later(0.03, lambda: (fired.append(3), done.set()))
-    clock.call_later(0.01, lambda: fired.append(1))
-    clock.call_later(0.02, lambda: fired.append(2))()
+    clock.call_later(0.04, done.set)
+    for number, seconds in ((3, 0.03), (1, 0.01)):
+        clock.call_later(seconds, partial(fired.append, number))
+    clock.call_later(0.02, partial(fired.append, 2))()
     assert done.wait(10)
     assert fired == [1, 3]
