@@ -32,7 +32,7 @@ from stages.evaluate import (
     until_stopped,
 )
 from stages.rl import RolloutConfig, check_batch
-from stages.tasks import GradingConfig, GymSetting, ProblemSources, RewardSetting
+from stages.tasks import GradingConfig, GymSetting, ProblemSources, RewardSetting, RubricConfig
 from stages.train import FinalWeights, OptimStep, ScheduleName, check_planned, make_schedule
 
 
@@ -190,9 +190,11 @@ class RolloutRecipe(TrainingRecipe):
 class RewardedRecipe(RolloutRecipe):
     """Settings of recipes whose problems have rewards, from one data set or several."""
 
-    # reward: field_f1, exact, math, or MODULE:function for your own; for a weighted sum a list, or
-    # weights by name; null for exact, or field_f1 if all reference answers are JSON objects
+    # reward: field_f1, exact, math, rubric (a judge), or MODULE:function for your own; for a
+    # weighted sum a list, or weights by name; null for exact, or field_f1 if all reference answers
+    # are JSON objects
     reward: RewardSetting = None
+    rubric: RubricConfig = RubricConfig()
     grading: GradingConfig = GradingConfig()
     # reward of one data set of the mixture, rewards.DATASET=REWARD, in place of `reward`
     rewards: Mapping[str, RewardSetting] = {}
@@ -213,4 +215,6 @@ class RewardedRecipe(RolloutRecipe):
             self.mixture,
             self.rewards,
             self.reasoning_gym,
+            self.rubric,
+            self.model,
         )

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kitchen import ports
+from kitchen.backend.tool_calls import with_tools_in_system_prompt
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Tokenizer
 from kitchen.ports.environments import Env
@@ -15,7 +16,12 @@ from kitchen.types import Tokens
 from stages.chat.conversations import Conversation
 from stages.chat.items import item_digest
 from stages.chat.left_out import check_messages_rendered
-from stages.chat.messages import Message, message_to_dict, messages_from_dicts
+from stages.chat.messages import (
+    Message,
+    message_text,
+    message_to_dict,
+    messages_from_dicts,
+)
 from stages.chat.model_limits import has_room, length_limit
 from stages.chat.prefill import check_prefills, json_prefill
 from stages.chat.render import RenderDataset
@@ -227,6 +233,16 @@ def render_prompt(
     check_fields_rendered(parsed, tokenizer, inputs)
     check_messages_rendered(parsed, tokenizer, inputs, answer=True)
     return tokens
+
+
+def request_text(request: Sequence[Message], inputs: TemplateInputs) -> str:
+    """Return the messages and tools of a request as one text, for a model that judges answers."""
+    if inputs.tools:
+        messages = list(map(message_to_dict, request))
+        request = messages_from_dicts(with_tools_in_system_prompt(inputs.tools, messages))
+    if len(request) == 1:
+        return message_text(request[0])
+    return "\n".join(f"{message.role}: {message_text(message)}" for message in request)
 
 
 def strip_separator(completion: str, tokenizer: Tokenizer) -> str:

@@ -10,13 +10,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from kitchen.backend.tool_calls import with_tools_in_system_prompt
 from kitchen.errors import ConfigError
 from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Array, Checkpoint, ModelName
 from stages.chat.conversations import Conversation
-from stages.chat.messages import Message, message_text, message_to_dict, messages_from_dicts
-from stages.chat.prompts import answer_content, prompt_messages
+from stages.chat.messages import Message
+from stages.chat.prompts import answer_content, prompt_messages, request_text
 from stages.chat.render import RenderDataset
 from stages.chat.template import (
     DEFAULT_RENDERING,
@@ -123,13 +122,7 @@ def letter_conversation(
     inputs: TemplateInputs = NO_INPUTS,
 ) -> Conversation:
     """Return the question about two answers and a reply, A or B, with says=letter."""
-    if inputs.tools:
-        messages = list(map(message_to_dict, request))
-        request = messages_from_dicts(with_tools_in_system_prompt(inputs.tools, messages))
-    if len(request) == 1:
-        text = message_text(request[0])
-    else:
-        text = "\n".join(f"{message.role}: {message_text(message)}" for message in request)
+    text = request_text(request, inputs)
     question = (
         f"Which answer to this request is better?\n\n{text}\n\nAnswer A:\n{first}\n\n"
         f"Answer B:\n{second}\n\nReply with A or B."

@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveInt
 
+from kitchen import Step
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, DatasetStore, ModelCatalog, Tokenizer, TrainingClient
@@ -67,8 +68,8 @@ class RankingConfig:
 
 def comparison_source(
     preferences: str | None, sources: ProblemSources, ranking: RankingConfig
-) -> Stage:
-    """Return the stage that loads comparisons, or problems whose sampled answers are compared.
+) -> Step:
+    """Return the stages that load comparisons, or problems whose sampled answers are compared.
 
     Raises ConfigError for settings that contradict each other.
     """
@@ -85,8 +86,8 @@ def comparison_source(
     if (sources, ranking) != (unset, RankingConfig()):
         raise ConfigError(
             f"preferences={preferences} has both the comparisons and the prompts to train on, so "
-            "dataset, mixture, reward, rewards, reasoning_gym, grading and ranking have no effect: "
-            "leave them out."
+            "dataset, mixture, reward, rewards, rubric, reasoning_gym, grading and ranking have no "
+            "effect: leave them out."
         )
     return LoadPreferences(preferences, reading, seed)
 

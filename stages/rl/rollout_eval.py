@@ -18,7 +18,14 @@ from kitchen.types import Metrics, Samples, Table
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.evaluate.record import NO_SCORE, RecordedItem, counted, record_row
 from stages.evaluate.reference import open_sampler
-from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, Rollouts, recorded_parts
+from stages.rl.judge_records import recorded_judgements
+from stages.rl.rollouts import (
+    Rollout,
+    RolloutConfig,
+    RolloutRunner,
+    Rollouts,
+    recorded_parts,
+)
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.tasks import Tasks, item_of_task
 from stages.train.session import FinalWeights
@@ -140,6 +147,7 @@ def _samples(tasks: Tasks, rollouts: Mapping[str, Rollouts], when: str) -> Sampl
                 "parsed": rollout.parsed,
                 "truncated": rollout.truncated,
                 "failed": rollout.error,
+                **recorded_judgements(rollout.judgements),
             }
             records.append(record_row(recorded_task(task, at), name, at, scores, **shown))
     return Samples(tuple(records))

@@ -28,7 +28,7 @@ from kitchen.ports import (
     arrival,
     start,
 )
-from kitchen.ports.environments import Env, Task
+from kitchen.ports.environments import Env, StepResult, Task
 from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
 from kitchen.types import (
@@ -50,7 +50,10 @@ from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.chat.token_cost import generation_cost_rows
 from stages.chat.token_table import MarkedTokens, token_table
 from stages.evaluate.reference import MAX_SEED, spawn_seeds
+from stages.rl.judge_records import judge_metrics, recorded_judgements
 from stages.tasks.rewards import Prompt, Question
+from stages.tasks.rubric_cost import judge_cost_rows
+from stages.tasks.rubric_judge import Judgement, RubricReward, Verdict
 from stages.tasks.step_results import open_env, reset_env, step_env
 from stages.tasks.subprocesses import WorkerEnded
 from stages.tasks.tasks import PlannedTasks, TaskBatch, place_of, question_tokens
@@ -113,6 +116,7 @@ class Rollout:
     lost_tokens: int = 0  # sampled by failed attempts, whose episodes are not kept
     parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
     retries: int = 0  # attempts that failed before this one
+    judgements: tuple[Judgement, ...] = ()  # of the judge, with reward=rubric
 
     @classmethod
     def failure(
@@ -221,7 +225,8 @@ class SampleRollouts(Stage):
         tokens = generation_cost_rows(
             None if prompts is None else prompts * self.group, count * self.config.max_tokens, price
         )
-        rows = (("rollouts in all", f"{count:,}"), *tokens)
+        judged = judge_cost_rows(problems.tasks, self.group, self.config.max_tokens)
+        rows = (("rollouts in all", f"{count:,}"), *tokens, *judged)
         prompt = asyncio.run(first_prompt(problems.tasks[0], tokenizer, self.render))
         first = token_table("The first prompt", [MarkedTokens.of_prompt(prompt)], tokenizer)
         return Table("Rollouts", ("quantity", "count"), rows), first
@@ -366,6 +371,7 @@ class RolloutRunner:
                 state.add_answer(prompt, answer, self.tokenizer.decode(answer.tokens))
                 answered.append(state)
         await asyncio.gather(*(self._call(state, state.step, judged) for state in answered))
+        await judge_answers([state for state in answered if state.awaits_judge])
 
     async def _sample(self, state: _RolloutState, prompt: Tokens, turn: int) -> Sampled | None:
         """Sample an answer; the rollout fails if its prompt has become too long."""
@@ -458,6 +464,7 @@ class _RolloutState:
     done: bool = False
     retries: int = 0  # attempts that failed before this one
     lost_tokens: int = 0  # that they sampled
+    judgements: tuple[Judgement, ...] = ()  # of the judge, with reward=rubric
 
     def again(self, seed: int) -> _RolloutState:
         """Return another attempt at the task."""
@@ -484,14 +491,31 @@ class _RolloutState:
 
     async def step(self) -> None:
         result = await step_env(self.env, self.answer)
+        self._add(result)
+        self.done = not result.messages
+        self.messages += [{"role": "assistant", "content": self.answer}, *result.messages]
+
+    def _add(self, result: StepResult) -> None:
+        """Add the reward of an answer, if it has one, and its parts."""
         if result.reward is not None:
             self.reward += result.reward
             self.abstained = False
         for name, part in result.parts.items():
             self.parts[name] = self.parts.get(name, 0.0) + part
         self.parsed = self.parsed and result.parsed
-        self.done = not result.messages
-        self.messages += [{"role": "assistant", "content": self.answer}, *result.messages]
+
+    @property
+    def awaits_judge(self) -> bool:
+        """True if a judge completes the reward of the last answer."""
+        return isinstance(self.task, Question) and self.task.rubric is not None and not self.error
+
+    def add_verdict(self, rubric: RubricReward, verdict: Verdict) -> None:
+        """Add the reward by a judge; the rollout fails if it gave none."""
+        self.judgements = verdict.judgements
+        if verdict.reward is None:
+            self.fail(verdict.problem)
+        else:
+            self._add(rubric.result(verdict))
 
     def fail(self, error: str, cause: Exception | None = None) -> None:
         self.error = error
@@ -502,7 +526,8 @@ class _RolloutState:
         if self.error:
             sampled = self.lost_tokens + _sampled_tokens(self.episodes)
             failure = Rollout.failure(self.task.tag, self.error, self.truncated, sampled)
-            return replace(failure, retries=self.retries)
+            text = self.answer if self.judgements else ""
+            return replace(failure, retries=self.retries, judgements=self.judgements, text=text)
         return Rollout(
             tuple(self.episodes),
             self.reward,
@@ -515,7 +540,36 @@ class _RolloutState:
             lost_tokens=self.lost_tokens,
             parts=self.parts,
             retries=self.retries,
+            judgements=self.judgements,
         )
+
+
+async def judge_answers(states: Sequence[_RolloutState]) -> None:
+    """Complete the rewards of rollouts by the judges of their problems, all at once.
+
+    Judges are models, not environments: the limits of `playing` on calls of environments do not
+    hold for them. Equal answers to a problem are judged once.
+    """
+    by_answer: dict[tuple[int, str], list[_RolloutState]] = {}
+    for state in states:
+        by_answer.setdefault((id(state.task), state.answer), []).append(state)
+    same = list(by_answer.values())
+    verdicts = await gather_counted((_verdict(first) for first, *_ in same), "judged answers")
+    for equal, (rubric, verdict) in zip(same, verdicts, strict=True):
+        for state in equal:
+            state.add_verdict(rubric, verdict)
+
+
+async def _verdict(state: _RolloutState) -> tuple[RubricReward, Verdict]:
+    """Return the verdict about the answer of a rollout; one that is too long to judge has none."""
+    question = state.task
+    assert isinstance(question, Question)
+    assert question.rubric is not None
+    try:
+        verdict = await question.rubric.score(question.messages, question.inputs, state.answer)
+    except DataError as error:
+        verdict = Verdict(None, {}, problem=str(error))
+    return question.rubric, verdict
 
 
 def _check_same_prompt(group: Sequence[_RolloutState]) -> None:
@@ -586,6 +640,7 @@ class ReportRollouts(Stage):
             metrics["frac_truncated_masked"] = masked / count
         metrics |= _rare_metrics(everything)
         metrics |= _reward_metrics(rewarded) | _part_metrics(everything)
+        metrics |= judge_metrics([rollout.judgements for rollout in everything])
         return Metrics(metrics), samples_of(rollouts, self.shown)
 
 
@@ -654,6 +709,7 @@ def samples_of(rollouts: Rollouts, count: int) -> Samples:
                 "reward": None if rollout.abstained else rollout.reward,
                 **recorded_parts(rollout),
                 "failed": rollout.error,
+                **recorded_judgements(rollout.judgements),
             }
             for rollout in recorded
         )

@@ -3,9 +3,11 @@
 from stages.tasks.games import MakeGames
 from stages.tasks.grading import GradingConfig
 from stages.tasks.gym_options import GymSetting
+from stages.tasks.open_rubric_judge import OpenRubricJudge
 from stages.tasks.reasoning_gym import MakeReasoningGym
 from stages.tasks.reward_setting import RewardSetting
 from stages.tasks.rewards import Prompt, Question, Reward
+from stages.tasks.rubric import Criterion, RubricConfig
 from stages.tasks.sources import LoadTaskMixture, ProblemSources
 from stages.tasks.tasks import (
     CheckPrompts,
@@ -19,6 +21,7 @@ from stages.tasks.tasks import (
 
 __all__ = [
     "CheckPrompts",
+    "Criterion",
     "DropBadTasks",
     "GradingConfig",
     "GymSetting",
@@ -26,11 +29,13 @@ __all__ = [
     "LoadTasks",
     "MakeGames",
     "MakeReasoningGym",
+    "OpenRubricJudge",
     "ProblemSources",
     "Prompt",
     "Question",
     "Reward",
     "RewardSetting",
+    "RubricConfig",
     "TaskBatch",
     "TaskBatches",
     "Tasks",

@@ -24,6 +24,8 @@ from stages.tasks.own_reward import (
 )
 from stages.tasks.reward_setting import RewardSetting, reward_weights
 from stages.tasks.rewards import MAY_HANG, REWARDS, Question, RewardPart, RewardSum
+from stages.tasks.rubric import RUBRIC
+from stages.tasks.rubric_judge import RubricReward
 from stages.tasks.subprocesses import WorkerPool
 
 RowRewards = Mapping[str, RowReward]  # the functions' rewards of one row, by name
@@ -31,7 +33,7 @@ RowRewards = Mapping[str, RowReward]  # the functions' rewards of one row, by na
 
 @dataclass(frozen=True)
 class NamedRewards:
-    """The rewards that a setting names, with at least one function or several rewards."""
+    """The rewards that a setting names: a function, a rubric, or several rewards."""
 
     weights: Mapping[str, float]  # of each reward, by name
     functions: Mapping[str, RewardFunction]  # those that are functions of the user
@@ -40,7 +42,7 @@ class NamedRewards:
     @property
     def built_in(self) -> Sequence[str]:
         """The names of the rewards that compare an answer with the reference answer."""
-        return [name for name in self.weights if name not in self.functions]
+        return [name for name in self.weights if name not in (RUBRIC, *self.functions)]
 
     def parse(self, row: Row, where: str) -> Conversation:
         """Parse a row; it needs no answer if all rewards are functions."""
@@ -61,7 +63,8 @@ class NamedRewards:
         self, question: Question, row: Conversation, own: RowRewards, workers: WorkerPool
     ) -> Question:
         """Return the question of a row with these rewards."""
-        if not self.summed:
+        question = replace(question, rubric=self._rubric(row, question.grading))
+        if not self.summed and own:
             [reward] = own.values()
             return replace(
                 question,
@@ -74,6 +77,7 @@ class NamedRewards:
         parts = [
             self._part(name, weight, row, own.get(name), question.grading, workers)
             for name, weight in self.weights.items()
+            if name != RUBRIC
         ]
         return replace(
             question,
@@ -82,6 +86,15 @@ class NamedRewards:
             prefill="",
             item=item_digest(question.item, read) if read else question.item,
         )
+
+    def _rubric(self, row: Conversation, grading: GradingConfig) -> RubricReward | None:
+        """Return the reward of a row by the rubric, if there is one."""
+        if RUBRIC not in self.weights:
+            return None
+        references = tuple(filter(None, reference_answers(row)))
+        grading = grading_of(RUBRIC, grading)
+        weight = self.weights[RUBRIC]
+        return RubricReward(weight, self.summed, references, prefill_text(row), grading)
 
     def _part(
         self,
@@ -110,13 +123,16 @@ def grading_of(name: str, grading: GradingConfig) -> GradingConfig:
 def find_rewards(setting: RewardSetting) -> NamedRewards | None:
     """Return the rewards of a setting; None for a single built-in one, or one chosen by the data.
 
-    Raises ConfigError for a name that is neither one of REWARDS nor a function that can be called.
+    Raises ConfigError for a name that is neither one of REWARDS, `rubric`, nor a function that can
+    be called.
     """
     weights = reward_weights(setting)
     for name in weights:
-        if not is_function_name(name) and name not in REWARDS:
-            near = did_you_mean(name, REWARDS)
+        if not is_function_name(name) and name not in (RUBRIC, *REWARDS):
+            near = did_you_mean(name, (RUBRIC, *REWARDS))
             raise ConfigError(f"reward={name!r} is unknown; {near} (or a MODULE:function)")
     functions = {name: find_reward(name) for name in weights if is_function_name(name)}
     summed = not isinstance(setting, str)
-    return NamedRewards(weights, functions, summed) if weights and (functions or summed) else None
+    if not (functions or RUBRIC in weights or (weights and summed)):
+        return None
+    return NamedRewards(weights, functions, summed)

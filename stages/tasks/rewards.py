@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -14,14 +14,16 @@ from typing import Any
 
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Message
-from kitchen.ports.environments import Env, StepResult
+from kitchen.ports.environments import Env, StepResult, Task
 from kitchen.ports.sampling import ToolSchema
+from kitchen.types import Tokens
 from stages.chat.template import NO_INPUTS, TemplateInputs
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.math_grader import math_reward
 from stages.tasks.own_reward import RowReward
 from stages.tasks.reward_setting import RewardSetting, reward_weights
+from stages.tasks.rubric_judge import RubricReward
 from stages.tasks.step_results import (
     call_function,
     check_no_messages,
@@ -57,9 +59,22 @@ class Question:
     item: str = field(default="", compare=False)  # the item of its row, if it has one
     # columns of its row, by which comparisons of evaluations may group items
     columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    rubric: RubricReward | None = None  # a reward that a judge completes, once `step` has returned
 
     def env(self) -> Env:
         return _QuestionEnv(self)
+
+
+def judged_questions(tasks: Iterable[Task]) -> Iterator[Question]:
+    """Iterate over the questions that are rewarded by a rubric."""
+    return (task for task in tasks if isinstance(task, Question) and task.rubric is not None)
+
+
+def judge_prompts(question: Question) -> list[Tokens]:
+    """Return the judge's prompts about an empty answer, one per criterion, each (T,)."""
+    if question.rubric is None:
+        return []
+    return question.rubric.prompts(question.messages, question.inputs)
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,8 @@ class RewardSum:
     async def score(self, answer: str, references: Sequence[str]) -> StepResult:
         """Return the weighted sum of the rewards of an answer, without those that abstain.
 
-        They are computed one after another. The sum is None if all of them abstain. The parts of a
+        They are computed one after another. The sum is None if all of them abstain, or there are
+        none, as with a rubric alone. The parts of a
         reward are parts of the sum, as NAME/PART.
         """
         rewards: dict[str, float] = {}

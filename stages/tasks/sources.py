@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kitchen import Step, sequence
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.ports import DatasetStore
 from kitchen.ports.environments import Task
@@ -18,10 +19,12 @@ from stages.data.splits import DataConfig
 from stages.tasks import games
 from stages.tasks.grading import GradingConfig
 from stages.tasks.gym_options import SETTING, GymOptions
+from stages.tasks.open_rubric_judge import OpenRubricJudge
 from stages.tasks.reasoning_gym import PREFIX as GYM
 from stages.tasks.reasoning_gym import MakeReasoningGym
-from stages.tasks.reward_setting import RewardSetting
+from stages.tasks.reward_setting import RewardSetting, reward_weights
 from stages.tasks.rewards import AS_IS
+from stages.tasks.rubric import RUBRIC, RubricConfig
 from stages.tasks.tasks import LoadTasks, Tasks
 
 _GENERATED = (GYM, games.PREFIX)
@@ -40,17 +43,33 @@ class ProblemSources:
     mixture: Mapping[str, float] | None = None  # weights by data set
     rewards: Mapping[str, RewardSetting] = field(default_factory=dict)  # by data set
     gym_options: Mapping[str, GymOptions] = field(default_factory=dict)  # by task
+    rubric: RubricConfig = field(default_factory=RubricConfig)  # of reward=rubric
+    model: str = field(default="", compare=False)  # the judge by default
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the data sets."""
         return (self.dataset,) if self.mixture is None else tuple(self.mixture)
 
-    def stage(self) -> Stage:
-        """Return the stage that loads or generates the problems.
+    def stage(self) -> Step:
+        """Return the stage that loads or generates the problems, and one that opens their judge.
 
         Raises ConfigError for settings that contradict each other.
         """
+        loader = self._stage()
+        settings = (self.reward, *self.rewards.values())
+        if any(RUBRIC in reward_weights(setting) for setting in settings):
+            name = self.rubric.model or self.model
+            return sequence(loader, OpenRubricJudge(name, self.rubric, self.seed))
+        if self.rubric != RubricConfig():
+            raise ConfigError(
+                "the settings of rubric have no effect without reward=rubric: set it, or leave "
+                "them out"
+            )
+        return loader
+
+    def _stage(self) -> Stage:
+        """Return the stage that loads or generates the problems."""
         self._check_names()
         if self.mixture is None:
             return self._loader(self.dataset, self.reading, self.reward, self.grading)
@@ -137,6 +156,7 @@ class TaskMixture(Tasks):
     parts: tuple[Tasks, ...] = ()  # as they were loaded
 
     def close(self) -> None:
+        super().close()
         for part in self.parts:
             part.close()
 

@@ -52,6 +52,7 @@ from stages.tasks.rewards import (
     require_extra,
     ungradable,
 )
+from stages.tasks.rubric_judge import RubricJudge
 from stages.tasks.step_results import open_env, reset_env
 from stages.tasks.subprocesses import WorkerPool
 from stages.train.schedules import PlannedSteps
@@ -68,6 +69,7 @@ class Tasks:
     functions: FunctionPool = field(default_factory=FunctionPool)  # for functions of the user
     # sampling weights by data set, which is the tag of its problems; empty for all problems equally
     weights: Mapping[str, float] = field(default_factory=dict)
+    judge: RubricJudge | None = None  # of the problems with reward=rubric
 
     def sets(self) -> Mapping[str, Sequence[Task]]:
         """Return all sets by name; the training set has the empty name."""
@@ -76,6 +78,8 @@ class Tasks:
     def close(self) -> None:
         self.workers.close()
         self.functions.close()
+        if self.judge is not None:
+            self.judge.close()
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,8 @@ class PlannedTasks:
 class LoadTasks(DatasetLoader):
     """Read a data set of questions with reference answers; held-out sets as in LoadDataset."""
 
-    # names of REWARDS, or MODULE:function: one, or several with weights; None for field_f1 if all
-    # references are JSON objects, else exact
+    # names of REWARDS, rubric, or MODULE:function: one, or several with weights; None for field_f1
+    # if all references are JSON objects, else exact
     reward: RewardSetting = None
     grading: GradingConfig = AS_IS
 

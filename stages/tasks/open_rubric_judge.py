@@ -1,0 +1,87 @@
+"""The stage that opens the judge of `reward=rubric`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+
+from kitchen.artifacts.weights import find_weights
+from kitchen.ports import BlobStore, ModelCatalog, TrainingClient
+from kitchen.ports.environments import Task
+from kitchen.stage import Stage
+from kitchen.types import Facts, Table
+from stages.chat.token_table import MarkedTokens, token_table
+from stages.tasks.rewards import Question, judge_prompts, judged_questions
+from stages.tasks.rubric import RubricConfig
+from stages.tasks.rubric_judge import RubricJudge
+from stages.tasks.tasks import Tasks
+
+
+class OpenRubricJudge(Stage):
+    """Open the judge that scores answers by a rubric; a resumed run must find the same weights."""
+
+    model: str  # a name of weights
+    config: RubricConfig = RubricConfig()
+    seed: int = 0
+
+    def run(
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        tasks: Tasks,
+        blobs: BlobStore | None = None,
+    ) -> tuple[Tasks, Facts]:
+        weights = find_weights(self.model, client, blobs)
+        tokenizer, sampler = models.tokenizer(weights.model), client.sampler(weights.source)
+        judge = RubricJudge(self.config, tokenizer, sampler, self.seed)
+        facts = Facts({**weights.facts(client, "rubric"), "rubric.model": weights.model})
+        return with_judge(tasks, judge), facts
+
+    def preview(
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        tasks: Tasks,
+        blobs: BlobStore | None = None,
+    ) -> tuple[Tasks, Table, Table]:
+        tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
+        judged = with_judge(tasks, RubricJudge(self.config, tokenizer, None, self.seed))
+        first = next(judged_questions(judged.train), None)
+        prompts = [] if first is None else judge_prompts(first)
+        shown = [MarkedTokens.of_prompt(prompt) for prompt in prompts[:1]]
+        tokens = token_table("The judge's first prompt", shown, tokenizer)
+        return judged, self._summary(judged), tokens
+
+    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
+        find_weights(self.model, client, blobs)
+
+    def _summary(self, tasks: Tasks) -> Table:
+        """Return how answers are judged, and the number of calls that an evaluation makes."""
+        held_out = sum(1 for _ in judged_questions(chain.from_iterable(tasks.held_out.values())))
+        low, high = self.config.scale
+        rows = [
+            ("weights", self.model),
+            ("criteria (weight)", ", ".join(self._criteria())),
+            ("scale", f"{low:g} to {high:g}"),
+            ("calls per answer", f"{self.config.calls:,}"),
+            ("calls per evaluation of all held-out answers", f"{held_out * self.config.calls:,}"),
+        ]
+        return Table("The judge", ("quantity", "value"), tuple(rows))
+
+    def _criteria(self) -> list[str]:
+        return [f"{name} ({each.weight:g})" for name, each in self.config.criteria_by_name.items()]
+
+
+def with_judge(tasks: Tasks, judge: RubricJudge) -> Tasks:
+    """Return the problems with the judge in those that are rewarded by a rubric."""
+    sets = {
+        name: tuple(map(partial(_with, judge), problems)) for name, problems in tasks.sets().items()
+    }
+    return replace(tasks, train=sets.pop(""), held_out=sets, judge=judge)
+
+
+def _with(judge: RubricJudge, task: Task) -> Task:
+    if not isinstance(task, Question) or task.rubric is None:
+        return task
+    return replace(task, rubric=replace(task.rubric, judge=judge))

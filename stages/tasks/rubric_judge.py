@@ -1,0 +1,186 @@
+"""The judge of a rubric: a language model that is asked for scores, and not trained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import chain
+
+from kitchen.errors import ConfigError
+from kitchen.ports import Message, Sampler, Tokenizer, arrival
+from kitchen.ports.environments import StepResult
+from kitchen.types import Tokens
+from stages.chat.messages import messages_from_dicts
+from stages.chat.model_limits import has_room
+from stages.chat.prompts import render_prompt, request_text
+from stages.chat.template import TemplateInputs
+from stages.tasks.grading import GradingConfig
+from stages.tasks.rubric import (
+    RUBRIC,
+    Reply,
+    RubricConfig,
+    ask_again,
+    judge_prompt,
+    read_reply,
+)
+
+NOT_OPENED = (
+    "reward=rubric has no judge: the workflow needs the stage OpenRubricJudge after the one that "
+    "loads the problems, as in ProblemSources.stage()"
+)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The replies of a judge about one answer by one criterion."""
+
+    criterion: str  # its name
+    prompt: str  # of the first attempt
+    replies: tuple[Reply, ...]  # of all draws, each with the attempts before it
+    score: float | None  # mean over the draws, 0..1; None if one of them has no score
+    problem: str = ""  # the reason why one of them has none
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A judge's scores of an answer, 0..1 by criterion, and the replies that they come from."""
+
+    reward: float | None  # weighted mean of the scores; None if a criterion has no score
+    scores: Mapping[str, float]
+    judgements: tuple[Judgement, ...] = ()
+    problem: str = ""  # the reason why there is no reward
+    parsed: bool = True  # whether the answer has the form that is asked for
+
+
+@dataclass(eq=False)
+class RubricJudge:
+    """A language model that scores answers by the criteria of a rubric.
+
+    The seed of a reply follows from the seed of the run and the prompt, so that the same answer to
+    the same request gets the same score.
+    """
+
+    config: RubricConfig
+    tokenizer: Tokenizer
+    sampler: Sampler | None  # None in a plan, where nothing is asked, and once it is closed
+    seed: int = 0
+
+    async def judge(self, request: str, references: Sequence[str], answer: str) -> Verdict:
+        """Score an answer by all criteria."""
+        prompts = {
+            name: judge_prompt(request, references, answer, criterion.text, self.config)
+            for name, criterion in self.config.criteria_by_name.items()
+        }
+        judgements = await asyncio.gather(*(self._ask(*each) for each in prompts.items()))
+        scores = {each.criterion: each.score for each in judgements if each.score is not None}
+        unscored = next((each for each in judgements if each.score is None), None)
+        if unscored is not None:
+            return Verdict(None, scores, tuple(judgements), unscored.problem)
+        return Verdict(self.config.reward(scores), scores, tuple(judgements))
+
+    async def _ask(self, criterion: str, prompt: str) -> Judgement:
+        """Ask for all draws of a criterion."""
+        drawn = await asyncio.gather(
+            *(self._draw(prompt, draw) for draw in range(self.config.draws))
+        )
+        replies = tuple(chain.from_iterable(drawn))
+        scores: list[float] = []
+        for attempts in drawn:
+            last = attempts[-1]
+            if last.score is None:
+                problem = (
+                    f"the judge gave no score for {criterion!r} in {len(attempts)} replies "
+                    f"(rubric.retries={self.config.retries}): {last.problem}"
+                )
+                return Judgement(criterion, prompt, replies, None, problem)
+            scores.append(self.config.scaled(last.score))
+        return Judgement(criterion, prompt, replies, sum(scores) / len(scores))
+
+    async def _draw(self, prompt: str, draw: int) -> list[Reply]:
+        """Ask until a reply has a score, at most retries + 1 times."""
+        replies: list[Reply] = []
+        text = prompt
+        for attempt in range(self.config.retries + 1):
+            replies.append(await self._reply(text, [draw, attempt]))
+            if replies[-1].score is not None:
+                break
+            text = ask_again(prompt, replies[-1].problem, attempt + 1)
+        return replies
+
+    async def _reply(self, text: str, place: Sequence[int]) -> Reply:
+        assert self.sampler is not None, "a plan asks no judge"
+        prompt = self.tokens(text)
+        limit = self.config.max_tokens
+        has_room(prompt, limit, "rubric.max_tokens", self.tokenizer, "the judge's prompt")
+        digest = sha256(repr([self.seed, *place, text]).encode()).digest()
+        [sampled] = await arrival(
+            self.sampler.sample(
+                prompt,
+                max_tokens=limit,
+                temperature=self.config.temperature,
+                seed=int.from_bytes(digest[:4]) >> 1,  # below 2^31, as every server accepts
+            )
+        )
+        return read_reply(self.tokenizer.decode(sampled.tokens), sampled, self.config)
+
+    def tokens(self, text: str) -> Tokens:
+        """Return the (T,) tokens of a prompt of the judge."""
+        return render_prompt([{"role": "user", "content": text}], self.tokenizer)
+
+    def close(self) -> None:
+        if self.sampler is not None:
+            self.sampler.close()
+        self.sampler = None
+
+
+@dataclass(frozen=True)
+class RubricReward:
+    """The reward of a question by a rubric, alone or as one of several rewards."""
+
+    weight: float = 1.0
+    summed: bool = False  # whether it is one of several
+    references: tuple[str, ...] = ()  # right answers, if there are any
+    prefill: str = ""  # the text before an answer that the judge is to see
+    grading: GradingConfig = field(default_factory=GradingConfig)
+    judge: RubricJudge | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def opened(self) -> RubricJudge:
+        """The judge; raises ConfigError if it is not opened yet."""
+        if self.judge is None:
+            raise ConfigError(NOT_OPENED)
+        return self.judge
+
+    async def score(
+        self, messages: Sequence[Message], inputs: TemplateInputs, answer: str
+    ) -> Verdict:
+        """Ask the judge for the reward of an answer, without its weight.
+
+        A text without a match for grading.extract is wrong.
+        """
+        text = self.grading.extracted(self.prefill + answer)
+        if text is None:
+            return Verdict(0.0, {}, parsed=False)
+        request = request_text(messages_from_dicts(messages), inputs)
+        return await self.opened.judge(request, self.references, text)
+
+    def result(self, verdict: Verdict) -> StepResult:
+        """Return what a verdict adds to the reward of a rollout, and its parts."""
+        if verdict.reward is None:
+            return StepResult(None)
+        parts = dict(verdict.scores) if len(verdict.scores) > 1 else {}
+        if self.summed:
+            parts = {f"{RUBRIC}/{name}": score for name, score in parts.items()}
+            parts[RUBRIC] = verdict.reward
+        return StepResult(self.weight * verdict.reward, parsed=verdict.parsed, parts=parts)
+
+    def prompts(self, messages: Sequence[Message], inputs: TemplateInputs) -> list[Tokens]:
+        """Return the judge's prompts about an empty answer, one per criterion, each (T,)."""
+        judge, request = self.opened, request_text(messages_from_dicts(messages), inputs)
+        texts = [
+            judge_prompt(request, self.references, "", criterion.text, judge.config)
+            for criterion in judge.config.criteria_by_name.values()
+        ]
+        return list(map(judge.tokens, texts))
