@@ -16,17 +16,17 @@ REJECTED = (401, 403)
 SHOWN_MODELS = 5
 
 
-def server_status(*, online: bool, timeout: float) -> Mapping[str, Any]:
+def server_status(*, online: bool, timeout: float, url: str = "") -> Mapping[str, Any]:
     """Return "address", "reachable", "key_accepted", "models" and "status" of the server.
 
-    It is the server of TINKER_BASE_URL, or else the hosted service, which is asked only if
-    `online` is set. Values that are not known are None. Without an address and a key, the result is
-    empty.
+    It is the server at `url`, else that of TINKER_BASE_URL, else the hosted service, which is asked
+    only if `online` is set. Values that are not known are None. Without an address and a key, the
+    result is empty.
     """
-    chosen = address("")
+    chosen = address(url)
     unknown: dict[str, Any] = {"reachable": None, "key_accepted": None, "models": None}
     found = {"address": mask(chosen), **unknown}
-    if not os.environ.get(BASE_URL):
+    if not url and not os.environ.get(BASE_URL):
         if not os.environ.get(KEY):
             return {}
         if not online:

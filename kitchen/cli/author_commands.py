@@ -54,6 +54,15 @@ Port = Annotated[
         autocompletion=ports,
     ),
 ]
+Servers = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="Tinker server to ask; may be repeated, as for replicas.  [default: TINKER_BASE_URL]",
+        show_default=False,
+    ),
+]
 DatasetName = Annotated[
     str,
     typer.Argument(
@@ -132,17 +141,26 @@ def copy(recipe: RecipeName, to: To = None, debug: Debug = False) -> None:
 
 @app.command(epilog=examples("kitchen doctor", "kitchen doctor --json"))
 def doctor(
-    runs: Runs = None, json: Json = False, debug: Debug = False, online: AskServer = False
+    runs: Runs = None,
+    json: Json = False,
+    debug: Debug = False,
+    online: AskServer = False,
+    server: Servers = None,
 ) -> None:
     """Show what is installed, what is missing, and how to install it.
 
-    The exit code is 4 if anything that recipes.sl_basic needs is missing. A Tinker server at
-    TINKER_BASE_URL is asked whether it answers, accepts the key, and which models it serves.
+    The exit code is 4 if anything that recipes.sl_basic needs is missing. The Tinker server at
+    TINKER_BASE_URL, or each --server, is asked whether it answers, accepts the key, and which
+    models it serves.
     """
     from kitchen.cli.commands.doctor import doctor as examine
 
     adapters = adapter_choice(runs, None)
-    exit_with(lambda: examine(adapters, json=json, online=online), debug=debug, json=json)
+    exit_with(
+        lambda: examine(adapters, json=json, online=online, servers=server or ()),
+        debug=debug,
+        json=json,
+    )
 
 
 @app.command(

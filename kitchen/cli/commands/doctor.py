@@ -44,13 +44,16 @@ _KEYS: Mapping[str, str] = {
 }
 
 
-def doctor(adapters: AdapterChoice, *, json: bool, online: bool = False) -> int:
+def doctor(
+    adapters: AdapterChoice, *, json: bool, online: bool = False, servers: Sequence[str] = ()
+) -> int:
     """Print the report; return 4 if something is missing that the default recipe needs.
 
-    With `online`, servers are asked that the user did not name.
+    `servers` are addresses to ask instead of that in the environment. With `online`, a server is
+    asked that the user did not name.
     """
     add_cwd_to_path()
-    report = _report(adapters, online)
+    report = _report(adapters, online, servers)
     if json:
         print_json(report)
     else:
@@ -58,9 +61,9 @@ def doctor(adapters: AdapterChoice, *, json: bool, online: bool = False) -> int:
     return int(report["exit_code"])
 
 
-def _report(adapters: AdapterChoice, online: bool) -> dict[str, Any]:
+def _report(adapters: AdapterChoice, online: bool, servers: Sequence[str]) -> dict[str, Any]:
     hub = HubProbe()  # the requests are under way while the rest is collected
-    server = ServerProbe(SERVER_ADAPTER, online)
+    asked = [ServerProbe(SERVER_ADAPTER, online, url) for url in servers or ("",)]
     torch_devices, torch_problems = _devices()
     model = _default_model()
     problems = [*torch_problems, *_missing(adapters)]
@@ -73,7 +76,7 @@ def _report(adapters: AdapterChoice, online: bool) -> dict[str, Any]:
         "disk": {purpose: disk(folder) for purpose, folder in _folders(adapters).items()},
         "keys": {name: _key_status(name) for name in _KEYS},
         "hub": hub.answer(),
-        "server": server.answer(),
+        "servers": [found for server in asked if (found := server.answer())],
         "model": model,
         "extras": [{**vars(extra), "adapters": _adapters_of(extra)} for extra in extras()],
         "recipe": RECIPE,
@@ -209,7 +212,7 @@ def _machine_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"disk for {purpose}", f"{_gigabytes(folder['free'])} free at {folder['where']}"
     hub = report["hub"]
     yield "hub", f"{hub['endpoint']} {hub['status']}"
-    if server := report["server"]:
+    for server in report["servers"]:
         yield "Tinker server", f"{server['address']} {server['status']}"
     model = report["model"]
     yield "model", f"{model['name']} {'not installed' if model['missing'] else 'installed'}"

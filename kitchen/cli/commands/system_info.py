@@ -131,8 +131,9 @@ class HubProbe:
 class ServerProbe:
     """Requests to the server of a training adapter, under way while other things are done."""
 
-    def __init__(self, adapter: str, online: bool, timeout: float = 3.0) -> None:
+    def __init__(self, adapter: str, online: bool, url: str = "", timeout: float = 3.0) -> None:
         """Start the requests; without `online`, only to a server that the user named."""
+        self._url = url
         self._timeout = timeout  # seconds, for the whole answer
         self._deadline = time.monotonic() + timeout
         self._found: Mapping[str, Any] | None = None
@@ -150,10 +151,14 @@ class ServerProbe:
         if self._found is not None:
             return self._found
         return {
-            "address": mask(os.environ.get("TINKER_BASE_URL") or "the hosted service"),
+            "address": mask(self._url or os.environ.get("TINKER_BASE_URL") or "the hosted service"),
             "reachable": False,
             "status": f"no answer within {self._timeout:g} s",
         }
 
     def _request(self) -> None:
-        self._found = self._ask(online=self._online, timeout=self._timeout) if self._ask else {}
+        self._found = (
+            self._ask(online=self._online, timeout=self._timeout, url=self._url)
+            if self._ask
+            else {}
+        )

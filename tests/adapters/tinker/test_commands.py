@@ -139,6 +139,17 @@ def test_doctor_asks_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(key="") == {}
 
 
+def test_doctor_asks_all_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINKER_BASE_URL", NOBODY)  # not asked, as servers are named
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    blobs = FakeBlobs()
+    with serving(FakeTraining(blobs), blobs) as served:
+        shown = invoke("doctor", "--json", "--server", served.url, "--server", NOBODY + "0").stdout
+    first, second = json.loads(shown)["servers"]
+    assert (first["address"], first["key_accepted"]) == (served.url, True)
+    assert (second["address"], second["reachable"]) == (NOBODY + "0", False)
+
+
 def test_doctor_does_not_wait_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -82,7 +82,7 @@ def test_it_reports_what_is_here(tmp_path: Path, hub: str) -> None:
     assert found["keys"]["HF_TOKEN"] == "set"
     assert found["keys"]["TINKER_API_KEY"] == "not set"
     assert found["hub"] == {"endpoint": hub, "reachable": True, "status": "answers"}
-    assert found["server"] == {}
+    assert found["servers"] == []
     assert found["model"]["name"].startswith("packaged:")
     assert SECRET not in done.stdout + done.stderr
     assert not list(tmp_path.iterdir()), "it only looks, and writes nothing"
