@@ -4,7 +4,8 @@ python -m tests.acceptance.clients [CHECK...]
 
 A run is trained on the packaged model and evaluated with `kitchen eval`. Then the server offers it
 to the OpenAI SDK, LangChain, lm-eval, inspect_ai and a chat page, each in a virtual environment in
-build/. Prints a table; exits with 1 if a check failed. Logs are in build/clients/logs.
+build/. Prints each row when it is known, and the table at the end; exits with 1 if a check failed.
+Logs are in build/clients/logs.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 from tests.acceptance.clients.checks import CHECKS, Proof
 from tests.acceptance.clients.items import MODEL, RUN, evaluated_run
 from tests.acceptance.environments import BUILD, environment, install
+from tests.acceptance.report import Report
 from tests.acceptance.server import serving
 
 LOGS = BUILD / "clients/logs"
@@ -46,23 +45,15 @@ def main() -> int:
     page = environment("page", " ".join(PAGE), lambda python: install(python, *PAGE))
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
-    table, failed = Table("client", "", "seconds", "result"), 0
+    report = Report("client", "", "seconds", "result")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         answers = evaluated_run(folder)
         with serving(folder, "--model", MODEL) as (url, _):
             proof = Proof(folder, LOGS, url, answers, clients, page, MODEL, f"run:{RUN}")
             for check in chosen:
-                started = time.perf_counter()
-                try:
-                    details, status = CHECKS[check](proof), "works"
-                except Exception as error:  # noqa: BLE001 continue with the other checks
-                    details, status = f"{type(error).__name__}: {error}", "FAILS"
-                    failed += 1
-                seconds = f"{time.perf_counter() - started:.0f}"
-                table.add_row(check, status, seconds, details)
-    Console(width=150).print(table)
-    return int(failed > 0)
+                report.check(check, partial(CHECKS[check], proof))
+    return report.finish()
 
 
 if __name__ == "__main__":

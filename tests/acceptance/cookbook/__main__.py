@@ -3,8 +3,9 @@
 python -m tests.acceptance.cookbook [CHECK...]
 
 The cookbook runs in a virtual environment in build/cookbook, with a hub on loopback, and the server
-offers the packaged model under names that the cookbook knows. Prints a table; exits with 1 if a
-recipe failed. The output of each recipe is in build/cookbook/logs.
+offers the packaged model under names that the cookbook knows. Prints each row when it is known, and
+the table at the end; exits with 1 if a recipe failed. The output of each recipe is in
+build/cookbook/logs.
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ import os
 import shutil
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 from adapters.local.hub import LocalHub
 from tests.acceptance.cookbook.checks import CHECKS, Cookbook
 from tests.acceptance.cookbook.hub import STUDENT, TEACHER, add_repositories
 from tests.acceptance.environments import BUILD, TORCH, environment, install, requirements_of
+from tests.acceptance.report import Report
 from tests.acceptance.server import KEY, serving
 from tests.support.hub_server import HubServer
 
@@ -49,7 +48,7 @@ def main() -> int:
     logs.mkdir(parents=True)
     hub = HubServer()
     add_repositories(hub, LocalHub().fetch(MODEL))
-    table, failed = Table("tinker-cookbook 0.6.1", "", "seconds", "result"), 0
+    report = Report("tinker-cookbook 0.6.1", "", "seconds", "result")
     with (
         tempfile.TemporaryDirectory() as folder,
         serving(
@@ -61,15 +60,9 @@ def main() -> int:
     ):
         cookbook = Cookbook(python, logs, offline_environment(hub.url, url))
         for name in chosen:
-            started = time.perf_counter()
-            try:
-                details, status = CHECKS[name](cookbook), "works"
-            except Exception as error:  # noqa: BLE001 continue with the other checks
-                details, status, failed = f"{type(error).__name__}: {error}", "FAILS", failed + 1
-            table.add_row(name, status, f"{time.perf_counter() - started:.0f}", details)
-    Console(width=150).print(table)
+            report.check(name, partial(CHECKS[name], cookbook))
     hub.unplug()
-    return int(failed > 0)
+    return report.finish()
 
 
 def install_cookbook(python: Path) -> None:

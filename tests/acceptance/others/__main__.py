@@ -23,11 +23,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from tests.acceptance.others.checks import Result, compare, compare_weights
 from tests.acceptance.others.skyrl import Version, check_interpreter, from_source, released, serving
+from tests.acceptance.report import Report
 from tests.support import letters
 from tests.support.tiny_model import tiny_model
 
@@ -46,19 +44,17 @@ COLUMNS = (
 )
 
 
-class Report:
-    """A table whose rows are also printed as they come."""
+class ServerReport(Report):
+    """A table of checks on several servers."""
 
     def __init__(self) -> None:
-        self.table, self.failures = Table(*COLUMNS), 0
+        super().__init__(*COLUMNS)
         self._last_row = time.perf_counter()
 
-    def add(self, version: Version, result: Result) -> None:
+    def add_result(self, version: Version, result: Result) -> None:
         seconds, self._last_row = time.perf_counter() - self._last_row, time.perf_counter()
         row = (version.name, result.name, result.outcome, f"{seconds:.0f}", *result.figures)
-        print("; ".join(cell for cell in row if cell), flush=True)
-        self.table.add_row(*row)
-        self.failures += not result.works
+        self.add(*row, works=result.works)
 
     @contextmanager
     def catching(self, version: Version, name: str) -> Iterator[None]:
@@ -67,7 +63,8 @@ class Report:
             yield
         except Exception as error:  # noqa: BLE001 continue with the other checks
             traceback.print_exc()
-            self.add(version, Result(name, False, f"FAILS: {type(error).__name__}: {error}"))
+            outcome = f"FAILS: {type(error).__name__}: {error}"
+            self.add_result(version, Result(name, False, outcome))
 
 
 def main() -> int:
@@ -83,7 +80,7 @@ def main() -> int:
     check_interpreter(options.python)
     versions = [released()] + ([from_source(options.folder)] if options.folder else [])
     os.environ["TINKER_API_KEY"] = "tml-any"  # SkyRL does not check it
-    report = Report()
+    report = ServerReport()
     with tempfile.TemporaryDirectory() as temporary, letters.registered():
         model = tiny_model(Path(temporary) / "tiny")
         for version in versions:
@@ -93,19 +90,18 @@ def main() -> int:
                 report.catching(version, "start"),
                 serving(version, options.python, folder, model) as url,
             ):
-                report.add(version, Result("start", True, "works"))
+                report.add_result(version, Result("start", True, "works"))
                 run_checks(report, version, model, url, folder)
-    Console(width=180).print(report.table)
-    return int(report.failures > 0)
+    return report.finish(width=180)
 
 
-def run_checks(report: Report, version: Version, model: Path, url: str, folder: Path) -> None:
+def run_checks(report: ServerReport, version: Version, model: Path, url: str, folder: Path) -> None:
     """Run all checks of a server."""
     checks = {name: compare(name, model, url) for name in RECIPES}
     for name, results in {**checks, "weights": compare_weights(model, url, folder)}.items():
         with report.catching(version, name):
             for result in results:
-                report.add(version, result)
+                report.add_result(version, result)
 
 
 if __name__ == "__main__":
