@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from inspect import isabstract, signature
 from pathlib import Path
@@ -37,7 +37,7 @@ from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.engine.observers import Observer
 from kitchen.engine.stop import StopSignal
 from kitchen.errors import ConfigError, ResumeError, did_you_mean
-from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
+from kitchen.ports import BlobStore, DatasetStore, HubClient, SamplingClient, TrainingClient
 from kitchen.recipe import Recipe
 from kitchen.runs.comparison import RECIPE, ReportCollector
 from kitchen.runs.execute import execute, recipe_from_order
@@ -69,6 +69,7 @@ def submit(
     *,
     settings: Mapping[str, Any] | None = None,
     training: TrainingClient | str | None = None,
+    sampling: SamplingClient | str | None = None,
     datasets: DatasetStore | str | None = None,
     hub: HubClient | str | None = None,
     blobs: BlobStore | str | None = None,
@@ -87,7 +88,7 @@ def submit(
     trackers, such as "wandb:project=soup". Raises Problems: everything that `kitchen check` would
     list.
     """
-    adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
+    adapters = dict(zip(PORTS, (training, sampling, datasets, hub, blobs), strict=True))
     if isinstance(recipe, str) and recipe.endswith(SUFFIXES):
         resolved, adapters = _resolve_file(recipe, settings or {}, adapters, runs)
     else:
@@ -109,6 +110,7 @@ def run(
     *,
     settings: Mapping[str, Any] | None = None,
     training: TrainingClient | str | None = None,
+    sampling: SamplingClient | str | None = None,
     datasets: DatasetStore | str | None = None,
     hub: HubClient | str | None = None,
     blobs: BlobStore | str | None = None,
@@ -128,6 +130,7 @@ def run(
         recipe,
         settings=settings,
         training=training,
+        sampling=sampling,
         datasets=datasets,
         hub=hub,
         blobs=blobs,
@@ -186,6 +189,7 @@ def resume(
     *,
     recipe: type[Recipe] | None = None,
     training: TrainingClient | None = None,
+    sampling: SamplingClient | None = None,
     datasets: DatasetStore | None = None,
     hub: HubClient | None = None,
     blobs: BlobStore | str | None = None,
@@ -205,16 +209,11 @@ def resume(
     what cannot be rebuilt. Raises NotTrusted for code that only `trust=True` loads from it.
     """
     store, order, summary = _read_recorded(run, blobs, runs, observe)
-    given = _without_none(training=training, datasets=datasets, hub=hub, blobs=blobs)
-    start = partial(
-        Run,
-        run,
-        order.recipe,
-        _access(run, order, store, Recipe.headline, given, trust=trust),
-        on_progress=on_progress,
-        earlier_metrics=summary.metrics,
-        resume_call=_resume_call(run, order, store, blobs, runs),
-    )
+    given = _without_none(zip(PORTS, (training, sampling, datasets, hub, blobs), strict=True))
+    access = _access(run, order, store, Recipe.headline, given, trust=trust)
+    resume_call = _resume_call(run, order, store, blobs, runs)
+    recorded = partial(Run, earlier_metrics=summary.metrics, resume_call=resume_call)
+    start = partial(recorded, run, order.recipe, access, on_progress=on_progress)
     if summary.status == "completed":
         return start(partial(_report_completed, store, run, order))
     resolved = _resolve_resumed(run, order, recipe, given, runs, trust=trust)
@@ -232,8 +231,8 @@ def _read_recorded(
     return store, order, run_summary(store, run)
 
 
-def _without_none(**values: Any) -> Mapping[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _without_none(values: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
+    return {name: value for name, value in values if value is not None}
 
 
 def _start(

@@ -109,9 +109,10 @@ def open_weights(typed: str, adapter_choice: AdapterChoice) -> Iterator[OpenWeig
 @contextmanager
 def open_on(name: str, kitchen: Kitchen) -> Iterator[OpenWeights]:
     """Find weights with adapters that are built already, which are all needed."""
-    training, hub, blobs = kitchen.training, kitchen.hub, kitchen.blobs
-    if training is None or hub is None or blobs is None:
+    hub, blobs = kitchen.hub, kitchen.blobs
+    if kitchen.training is None or hub is None or blobs is None:
         raise ConfigError(f"{name}: weights need a training adapter, a hub and a blob store")
+    training = kitchen.routed_training()
     weights = find_weights(name, training, blobs)
     with naming_damaged(weights, training, blobs):
         yield OpenWeights(weights, training, hub, blobs)

@@ -19,10 +19,10 @@ from kitchen.runs.store import read_journal, read_run, run_exists, run_summary
 from kitchen.types import Checkpoint, Facts
 
 # prefixes of names, before a colon; a name without one belongs to the hub
-KINDS = ("packaged", "path", "run", "model", "tinker")
+KINDS = ("packaged", "path", "run", "model", "tinker", "openai")
 NAME_FORMATS = (
     "NAME[@REVISION], packaged:NAME, path:FOLDER, run:ID[@STEP|final|best], "
-    "model:NAME[@VERSION|ALIAS] or tinker://..."
+    "model:NAME[@VERSION|ALIAS], tinker://... or openai:MODEL"
 )
 ROLES = ("final", "best")  # names for weights of a run, besides their step
 Row = Mapping[str, Any]  # of checkpoints.jsonl

@@ -71,6 +71,15 @@ Training = Annotated[
         autocompletion=adapters("training"),
     ),
 ]
+Sampling = Annotated[
+    Text,
+    typer.Option(
+        metavar="NAME",
+        help="Adapter that samples from models of other services, named as in openai:MODEL.  "
+        "[default: openai]",
+        autocompletion=adapters("sampling"),
+    ),
+]
 Datasets = Annotated[
     Text,
     typer.Option(
@@ -234,12 +243,19 @@ def adapter_choice(
     hub: str | None = None,
     adapter_settings: list[str] | None = None,
     *,
+    sampling: str | None = None,
     trust: bool = False,
 ) -> AdapterChoice:
     """Return the adapters chosen by the options of a command."""
     from kitchen.config.adapter_choice import AdapterChoice
 
-    names = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
+    names = {
+        "training": training,
+        "sampling": sampling,
+        "datasets": datasets,
+        "hub": hub,
+        "blobs": blobs,
+    }
     return AdapterChoice(names, tuple(adapter_settings or ()), runs, trust)
 
 

@@ -26,6 +26,7 @@ from kitchen.cli.options import (
     RecipeOrFile,
     RunName,
     Runs,
+    Sampling,
     Set,
     Settings,
     SettingsCommand,
@@ -70,6 +71,7 @@ def run(
     settings: Settings = None,
     config: Configs = None,
     training: Training = None,
+    sampling: Sampling = None,
     datasets: Datasets = None,
     hub: Hub = None,
     blobs: Blobs = None,
@@ -90,7 +92,7 @@ def run(
     from kitchen.cli.commands.run import OutputOptions
     from kitchen.cli.commands.run import run as run_recipe
 
-    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
+    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter, sampling=sampling)
     request = run_request(recipe, settings, config, adapters, strict, observe)
     exit_with(lambda: run_recipe(request, OutputOptions(json, debug), name), debug=debug, json=json)
 
@@ -108,6 +110,7 @@ def check(
     settings: Settings = None,
     config: Configs = None,
     training: Training = None,
+    sampling: Sampling = None,
     datasets: Datasets = None,
     hub: Hub = None,
     blobs: Blobs = None,
@@ -128,7 +131,7 @@ def check(
     from kitchen.cli.commands.check import CheckOptions
     from kitchen.cli.commands.check import check as check_recipe
 
-    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
+    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter, sampling=sampling)
     request = run_request(recipe, settings, config, adapters, strict, observe)
     options = CheckOptions(json, debug, preview or price is not None, price, online)
     exit_with(lambda: check_recipe(request, options), debug=debug, json=json)

@@ -23,6 +23,7 @@ from kitchen.cli.options import (
     OtherMachine,
     RecipeOrFile,
     Runs,
+    Sampling,
     Set,
     Settings,
     SettingsCommand,
@@ -192,6 +193,7 @@ def start(
     dry_run: DryRun = False,
     config: Configs = None,
     training: Training = None,
+    sampling: Sampling = None,
     datasets: Datasets = None,
     hub: Hub = None,
     blobs: Blobs = None,
@@ -207,20 +209,26 @@ def start(
     All are checked before one runs. Exit codes: 0: all completed, 1: one failed, 130: stopped.
     """
     points = _Points(over or (), random, optuna, maximise, minimise, draw_seed)
-    places = _Places(jobs, devices, memory_per_point, executor)
-
-    def command() -> int:
-        adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
-        run = run_request(recipe, settings, config, adapters, strict, observe)
-        return _start(points.request(run, places), name, dry_run=dry_run, json=json)
-
-    exit_with(command, debug=debug, json=json)
+    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter, sampling=sampling)
+    run = run_request(recipe, settings, config, adapters, strict, observe)
+    sweep = _Sweep(points, _Places(jobs, devices, memory_per_point, executor), run, name)
+    exit_with(lambda: _start(sweep, dry_run=dry_run, json=json), debug=debug, json=json)
 
 
-def _start(request: SweepRequest, name: str | None, *, dry_run: bool, json: bool) -> int:
+def _start(sweep: _Sweep, **options: bool) -> int:
     from kitchen.cli.commands.sweep import start as start_sweep
 
-    return start_sweep(request, name, dry_run=dry_run, json=json)
+    return start_sweep(sweep.points.request(sweep.run, sweep.places), sweep.name, **options)
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """A sweep as typed, which may have mistakes."""
+
+    points: _Points
+    places: _Places
+    run: RunRequest
+    name: str | None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from kitchen.cli.options import (
     Hub,
     Json,
     Runs,
+    Sampling,
     Set,
     Training,
     Trust,
@@ -55,6 +56,15 @@ TopP = Annotated[
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Random seed of sampling.")]
 System = Annotated[str, typer.Option(metavar="TEXT", help="System message.", show_default=False)]
+EvaluationData = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--dataset",
+        metavar="NAME",
+        help="Data set or file to evaluate on; by default the held-out rows of the run.",
+        show_default=False,
+    ),
+]
 EvaluationSettings = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Argument(
@@ -107,6 +117,7 @@ def sample(
         bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")
     ] = False,
     training: Training = None,
+    sampling: Sampling = None,
     hub: Hub = None,
     blobs: Blobs = None,
     adapter: Set = None,
@@ -119,7 +130,9 @@ def sample(
     from kitchen.artifacts.completions import CompletionRequest
     from kitchen.cli.commands.sample import sample as sample_weights
 
-    adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
+    adapters = adapter_choice(
+        runs, blobs, training, None, hub, adapter, sampling=sampling, trust=trust
+    )
     params = _sampling_params(max_tokens, temperature, top_p, seed, stop or ())
     request = CompletionRequest(prompt, params, count=n, system=system, raw=raw)
     exit_with(lambda: sample_weights(weights, request, adapters, json=json), debug=debug, json=json)
@@ -138,6 +151,7 @@ def chat(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     training: Training = None,
+    sampling: Sampling = None,
     hub: Hub = None,
     blobs: Blobs = None,
     adapter: Set = None,
@@ -151,7 +165,9 @@ def chat(
     """
     from kitchen.cli.commands.chat import chat as chat_with
 
-    adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
+    adapters = adapter_choice(
+        runs, blobs, training, None, hub, adapter, sampling=sampling, trust=trust
+    )
     params = _sampling_params(max_tokens, temperature, top_p, seed)
     exit_with(lambda: chat_with(weights, adapters, params, system), debug=debug)
 
@@ -175,16 +191,9 @@ def _sampling_params(
 def evaluate(
     weights: Weights,
     settings: EvaluationSettings = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            "--dataset",
-            metavar="NAME",
-            help="Data set or file to evaluate on; by default the held-out rows of the run.",
-            show_default=False,
-        ),
-    ] = None,
+    dataset: EvaluationData = None,
     training: Training = None,
+    sampling: Sampling = None,
     datasets: Datasets = None,
     hub: Hub = None,
     blobs: Blobs = None,
@@ -204,7 +213,9 @@ def evaluate(
     from kitchen.cli.commands.evaluate import evaluate as evaluate_weights
     from kitchen.cli.commands.run import OutputOptions
 
-    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter, trust=trust)
+    adapters = adapter_choice(
+        runs, blobs, training, datasets, hub, adapter, sampling=sampling, trust=trust
+    )
     output = OutputOptions(json, debug)
     exit_with(
         lambda: evaluate_weights(weights, dataset, settings or (), adapters, output),

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from kitchen.backend.logs import ensure_configured
+from kitchen.backend.sampling_router import SamplingRouter
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import (
     BlobStore,
@@ -21,6 +22,7 @@ from kitchen.ports import (
     DatasetStore,
     HubClient,
     ModelCatalog,
+    SamplingClient,
     TrainingClient,
 )
 from kitchen.ports.training import training_ports
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 PORTS: Mapping[str, Any] = {
     "training": TrainingClient,
+    "sampling": SamplingClient,
     "datasets": DatasetStore,
     "hub": HubClient,
     "blobs": BlobStore,
@@ -45,6 +48,7 @@ PORT_TYPES: Mapping[str, tuple[Any, ...]] = {
 }
 DEFAULTS: Mapping[str, str] = {
     "training": "peft",
+    "sampling": "openai",
     "datasets": "local",
     "hub": "hf",
     "blobs": "local",
@@ -105,7 +109,7 @@ def adapter_class(port: str, name: str) -> Any:
 
 def _missing_methods(cls: Any, protocol: Any) -> list[str]:
     """Return the methods of a port that a class lacks."""
-    methods = [name for name, value in vars(protocol).items() if inspect.isfunction(value)]
+    methods = [name for name, _ in inspect.getmembers(protocol, inspect.isfunction)]
     return [name for name in methods if name[0] != "_" and not hasattr(cls, name)]
 
 
@@ -168,6 +172,7 @@ class Kitchen:
     datasets: DatasetStore | None = None
     hub: HubClient | None = None
     blobs: BlobStore | None = None
+    sampling: SamplingClient | None = None  # of models of other services
 
     @classmethod
     def named(
@@ -190,8 +195,19 @@ class Kitchen:
         """Return the adapters by port type; training adapters under each type they implement."""
         adapters = {protocol: getattr(self, port) for port, protocol in PORTS.items()}
         if self.training is not None:
-            adapters |= training_ports(self.training)
+            adapters |= training_ports(self.routed_training())
         return {protocol: adapter for protocol, adapter in adapters.items() if adapter is not None}
+
+    def routed_training(self) -> TrainingClient:
+        """Return the training adapter, which samples models of other services by `sampling`.
+
+        Raises ConfigError if there is no training adapter.
+        """
+        if self.training is None:
+            raise ConfigError("there is no training adapter")
+        if self.sampling is None:
+            return self.training
+        return cast(TrainingClient, SamplingRouter(self.training, self.sampling))
 
     def check(self, recipe: Recipe) -> Plan:
         """Return the plan of a recipe on these adapters, with its problems; nothing runs."""

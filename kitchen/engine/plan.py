@@ -204,7 +204,7 @@ class _Checker:
         # "loss ?": the adapter may support further losses, which only it can name
         may_have = f"{need.capability.split()[0]} ?" in adapter.capabilities
         if need.required and not may_have:
-            name = type(adapter).__name__
+            name = adapter.__class__.__name__
             lacks = getattr(adapter, "why_lacking", lambda _: f"{name} lacks")(need.capability)
             advice = f"; {need.alternative}" if need.alternative else ""
             self.problem(f"{stage} needs {need.capability!r}, which {lacks}{advice}")

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from kitchen.config.adapter_choice import AdapterChoice, check_run_name, open_blobs
+from kitchen.config.adapters import PORTS
 from kitchen.config.discovery import code_place, import_named, recipe_code_error
 from kitchen.config.request import Problems, RunRequest
 from kitchen.config.run_files import SUFFIXES
@@ -130,6 +131,7 @@ class Experiment(BaseModel, ABC):
         *,
         settings: Mapping[str, Any] | None = None,
         training: str | None = None,
+        sampling: str | None = None,
         datasets: str | None = None,
         hub: str | None = None,
         blobs: str | None = None,
@@ -148,10 +150,8 @@ class Experiment(BaseModel, ABC):
         `on_change` is called when a point starts or ends. Raises Problems if any point is wrong,
         and Interrupted after Ctrl-C or `kitchen sweep stop`.
         """
-        names = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
-        typed: list[str] = []
-        for port, values in (adapter_settings or {}).items():
-            typed += [f"{port}.{key}={yaml_value(value)}" for key, value in values.items()]
+        names = dict(zip(PORTS, (training, sampling, datasets, hub, blobs), strict=True))
+        typed = list(_as_typed(adapter_settings or {}))
         adapters = AdapterChoice(names, typed, None if runs is None else os.fspath(runs))
         fixed = {key: value for key, value in (settings or {}).items() if key in cls.model_fields}
         others = {key: value for key, value in (settings or {}).items() if key not in fixed}
@@ -250,6 +250,13 @@ def experiment_request(cls: type[Experiment], request: SweepRequest) -> SweepReq
             others.append(text)
     run = replace(request.run, settings=tuple(others))
     return _with_experiment(cls, replace(request, run=run), fixed)
+
+
+def _as_typed(adapter_settings: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield settings of adapters as typed after --set."""
+    for port, values in adapter_settings.items():
+        for key, value in values.items():
+            yield f"{port}.{key}={yaml_value(value)}"
 
 
 def _with_experiment(

@@ -5,7 +5,7 @@ from kitchen.ports.checkpointable import Checkpointable, hides_checkpointable, i
 from kitchen.ports.datasets import Dataset, DatasetInfo, DatasetStore, Row, StreamedRow
 from kitchen.ports.future import Done, Failed, Future, Pending, arrival, start
 from kitchen.ports.hub import HubClient, ModelInfo
-from kitchen.ports.sampling import Message, Sampler, Tokenizer, ToolSchema
+from kitchen.ports.sampling import Message, Sampler, SamplingClient, Tokenizer, ToolSchema
 from kitchen.ports.training import (
     CheckpointStore,
     ModelCatalog,
@@ -31,6 +31,7 @@ __all__ = [
     "Pending",
     "Row",
     "Sampler",
+    "SamplingClient",
     "StreamedRow",
     "Tokenizer",
     "ToolSchema",

@@ -1,4 +1,4 @@
-"""Ports for reading and sampling text: Tokenizer and Sampler."""
+"""Ports for reading and sampling text: Tokenizer, Sampler and SamplingClient."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from kitchen.ports.future import Future
-from kitchen.types import Floats, Sampled, Tokens
+from kitchen.types import Checkpoint, Floats, Sampled, Tokens
 
 Message = Mapping[str, Any]  # "role" and "content", text, and fields for the chat template
 ToolSchema = Mapping[str, Any]  # a function, in the form of OpenAI's API
@@ -118,3 +118,14 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """Free the memory of the sampler; it cannot be used afterwards."""
+
+
+class SamplingClient(Protocol):
+    """A source of samplers: a service with models of others, or a training backend."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Features beyond the laws: "top_logprobs", "loss ppo", "lora_alpha"..."""
+
+    def sampler(self, weights: str | Checkpoint) -> Sampler:
+        """Return a sampler of a model by name, or of a checkpoint of either kind."""

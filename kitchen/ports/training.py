@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 from kitchen.errors import BackendError
 from kitchen.ports.checkpointable import Checkpointable
 from kitchen.ports.future import Future
-from kitchen.ports.sampling import Sampler, Tokenizer
+from kitchen.ports.sampling import Sampler, SamplingClient, Tokenizer
 from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, OptimStepResult
 
 
@@ -78,20 +78,11 @@ class TrainingSession(Checkpointable, Protocol):
         ...
 
 
-class TrainingClient(Protocol):
+class TrainingClient(SamplingClient, Protocol):
     """A training backend: Tinker's service, a local GPU, a fake."""
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        """Features beyond the laws: "loss ppo", "custom loss", "lora_alpha", "top_logprobs"..."""
-        ...
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Open a session with fresh LoRA weights on a model, or with those of an adapter."""
-        ...
-
-    def sampler(self, weights: str | Checkpoint) -> Sampler:
-        """Return a sampler of a base model by name, or of a checkpoint of either kind."""
         ...
 
 
@@ -168,7 +159,7 @@ def why_missing(port: Any, adapter: object) -> str:
     if port not in _MISSING or _implements(adapter, port):
         return ""
     return (
-        f"the training adapter {type(adapter).__name__} {_MISSING[port]}: "
+        f"the training adapter {adapter.__class__.__name__} {_MISSING[port]}: "
         f"implement kitchen.ports.{port.__name__}"
     )
 

@@ -9,6 +9,7 @@ from typing import ClassVar, TypeVar
 import structlog
 
 from kitchen.artifacts.weights import Weights, find_weights, naming_damaged, parse_weights_name
+from kitchen.backend.sampling_router import check_trainable
 from kitchen.errors import ConfigError
 from kitchen.ports import (
     BlobStore,
@@ -118,6 +119,7 @@ def find_initial_weights(
     The session must have the rank of an adapter; alpha and layers are those of the adapter. Without
     `downloads`, only a folder is known to be an adapter.
     """
+    check_trainable(model)
     weights = find_weights(model, client, blobs)
     catalog = find_catalog(client)
     adapter = None

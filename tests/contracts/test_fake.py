@@ -7,11 +7,13 @@ from pathlib import Path
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.hub import FakeHub
+from adapters.fake.text_sampling import FakeSampling
 from adapters.fake.training import FakeTraining
 from kitchen.ports.training import TrainingClient
 from kitchen.testing.blobs import BlobLaws
 from kitchen.testing.datasets import Data, DatasetLaws
 from kitchen.testing.hub import HubLaws
+from kitchen.testing.text_sampling import TextSamplingLaws
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
 
@@ -45,3 +47,10 @@ class TestFakeDatasets(DatasetLaws):
 class TestFakeHub(HubLaws):
     def hub(self, tmp_path: Path) -> FakeHub:
         return FakeHub()
+
+
+class TestFakeSampling(TextSamplingLaws):
+    model = "openai:echo"
+
+    def client(self, tmp_path: Path) -> FakeSampling:
+        return FakeSampling()

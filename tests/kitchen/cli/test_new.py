@@ -13,7 +13,8 @@ from typer.testing import Result
 from kitchen.config.adapters import PORTS
 from tests.support.commands import invoke, shell, shell_output
 
-METHODS = {"training": 25, "datasets": 9, "hub": 7, "blobs": 5}  # numbered steps of each skeleton
+# numbered steps of each skeleton
+METHODS = {"training": 25, "sampling": 2, "datasets": 9, "hub": 7, "blobs": 5}
 ADAPTERS = [f"adapter it --port {port}" for port in METHODS]
 BLOBS = {
     "list": "return sorted(name for name in list(self.data) if name.startswith(prefix))",

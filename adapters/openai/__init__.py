@@ -1,0 +1,1 @@
+"""The adapter of servers with OpenAI's API."""

@@ -1,0 +1,98 @@
+"""A training client whose samplers may come from another service, by the name of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kitchen.backend.text_tokens import TextTokenizer
+from kitchen.errors import ConfigError
+from kitchen.ports.sampling import Sampler, SamplingClient, Tokenizer
+from kitchen.ports.training import TrainingClient
+from kitchen.types import Checkpoint
+
+SAMPLED_KINDS = ("openai",)  # kinds of weights that a sampling client has and nobody can train
+
+
+def is_sampled_elsewhere(weights: object) -> bool:
+    """Return whether a name of weights is answered by a sampling client."""
+    return isinstance(weights, str) and weights.partition(":")[0] in SAMPLED_KINDS
+
+
+class SamplingRouter:
+    """Sends calls about models of other services to the sampling client, all others to training.
+
+    It has the methods of the training client, and passes as one of its class.
+    """
+
+    def __init__(self, training: TrainingClient, sampling: SamplingClient) -> None:
+        self._training = training
+        self._elsewhere = _OtherService(sampling)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # for isinstance
+        return self._training.__class__
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._training, name)
+        return _routed(method, getattr(self._elsewhere, name, None))
+
+    def __repr__(self) -> str:
+        return repr(self._training)
+
+
+def _routed(here: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Any:
+    """Return a function that calls one of two by its first argument, the name of weights."""
+    if elsewhere is None:
+        return here
+
+    def call(weights: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = elsewhere if is_sampled_elsewhere(weights) else here
+        return chosen(weights, *args, **kwargs)
+
+    return call
+
+
+class _OtherService:
+    """The methods of TrainingClient, ModelCatalog and CheckpointStore that name a model of it."""
+
+    def __init__(self, sampling: SamplingClient) -> None:
+        self._sampling = sampling
+
+    def sampler(self, weights: str | Checkpoint) -> Sampler:
+        return self._sampling.sampler(weights)
+
+    def find(self, model: str) -> None:
+        """Call the client's own `find`, if it has one; else an unknown model fails later."""
+        find = getattr(self._sampling, "find", None)
+        if find is not None:
+            find(model)
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        """Return the client's own tokenizer, or that of samplers which read and write text."""
+        tokenizer = getattr(self._sampling, "tokenizer", None)
+        return TextTokenizer() if tokenizer is None else tokenizer(model)
+
+    def sha256(self, model: str) -> None:
+        return None
+
+    def hidden_size(self, model: str) -> None:
+        return None
+
+    def open(self, model: str, *_: Any) -> None:
+        check_trainable(model)
+
+    lora = notes = open
+
+    def export(self, weights: str, *_: Any, **__: Any) -> None:
+        raise ConfigError(_only_sampled(weights, "exported"))
+
+
+def check_trainable(model: str) -> None:
+    """Raise ConfigError for a model that only a sampling client has."""
+    if is_sampled_elsewhere(model):
+        raise ConfigError(_only_sampled(model, "trained"))
+
+
+def _only_sampled(model: str, use: str) -> str:
+    return f"{model} is a model of another service, which can be sampled but not {use}"
