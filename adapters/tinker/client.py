@@ -21,6 +21,7 @@ from adapters.tinker.replicas import Copy, Replica, ReplicatedSampler
 from adapters.tinker.server_status import server_status
 from adapters.tinker.service import Service
 from adapters.tinker.skyrl.gateway import SkyRLGateway
+from kitchen.backend.hedging.hedged import HedgeCounts, Hedging
 from kitchen.backend.losses import LOSSES
 from kitchen.backend.needs import needed_capabilities
 from kitchen.backend.probe_report import Finding, ProbeReport
@@ -85,6 +86,9 @@ class TinkerTraining:
         expire_after: int = 0,  # seconds that the server keeps checkpoints; 0: no expiry
         patience: float = 10.0,  # timeout of a health check, in seconds
         away: float = 300.0,  # seconds without a healthy answer until a session is lost
+        # when a late request is sent again: percentile:0.95, fixed:2.0, adaptive; null for never
+        hedge: str | None = None,
+        hedge_extra: float = 0.05,  # largest share of such extra requests
     ) -> None:
         check_name("server", server, SERVER_CAPABILITIES)
         if 0 != expire_after < MIN_EXPIRY:
@@ -93,6 +97,7 @@ class TinkerTraining:
             )
         if patience <= 0 or away <= 0:
             raise ConfigError(f"patience is {patience} and away is {away}; both must be above 0")
+        self._hedging = Hedging(hedge, hedge_extra) if hedge is not None else None
         self._hub = hub
         self._server_kind = server
         self._tokenizer_model = tokenizer
@@ -121,6 +126,11 @@ class TinkerTraining:
                 absent.add("prompt_logprobs")
             assumed = assumed.union(report.present) - absent - {UNLISTED_LOSSES}
         return assumed
+
+    @property
+    def hedge_counts(self) -> HedgeCounts | None:
+        """The requests for samples so far, and the extra ones; None without the setting `hedge`."""
+        return None if self._hedging is None else self._hedging.counts
 
     def capabilities_source(self) -> str:
         """Return how the capabilities are known, for people."""
@@ -239,27 +249,27 @@ class TinkerTraining:
             self._expire_after,
             needed.check,
             self._replicas,
+            self._hedging,
             discards_gradients=self._server_kind == "kitchen",
         )
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Open a sampler of a base model, a checkpoint, or weights by their tinker:// path."""
         from adapters.tinker.opening import open_replica, open_sampler
-        from adapters.tinker.sampler import TinkerSampler
+        from adapters.tinker.sampler import TinkerSampler, hedged
 
         def open_on(service: Service, client: Any) -> Any:
             if service is self._service:
                 return open_sampler(service, client, self._path(weights))
             return open_replica(service, client, self._path(weights), self._service)
 
-        def sampler_on(service: Service) -> Sampler:
+        def sampler_on(service: Service) -> TinkerSampler:
             return TinkerSampler(service, partial(open_on, service))
 
         if not self._replicas:
-            return sampler_on(self._service)
-        return ReplicatedSampler(
-            [Copy(replica, partial(sampler_on, replica.service)) for replica in self._replicas]
-        )
+            return hedged(sampler_on(self._service), self._hedging)
+        copies = [Copy(replica, partial(sampler_on, replica.service)) for replica in self._replicas]
+        return ReplicatedSampler(copies, self._hedging)
 
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
         """Download weights as a PEFT folder that the server writes; it cannot merge them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -25,8 +26,17 @@ class QueueStateLogger(QueueStateObserver):
     most once in `min_interval` seconds.
     """
 
-    def __init__(self, source: str, min_interval: float = 60.0) -> None:
-        """Create a logger for the run of the caller; `source` names the waiting client."""
+    def __init__(
+        self,
+        source: str,
+        min_interval: float = 60.0,
+        on_queued: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Create a logger for the run of the caller; `source` names the waiting client.
+
+        `on_queued` is called each time that the server says that a request is queued.
+        """
+        self._on_queued = on_queued
         self._source = source
         self._min_interval = min_interval
         self._context = contextvars.copy_context()
@@ -38,6 +48,8 @@ class QueueStateLogger(QueueStateObserver):
         self, queue_state: QueueState, queue_state_reason: str | None
     ) -> None:
         is_queued = queue_state != QueueState.ACTIVE
+        if is_queued:
+            self._on_queued()
         with self._lock:
             is_due = self._is_queued or time.monotonic() >= self._quiet_until
             changed = is_queued != self._is_queued and is_due

@@ -15,9 +15,12 @@ from adapters.tinker.futures import ConcurrentFuture, new_future, set_error
 from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_into
 from adapters.tinker.queue_state import QueueStateLogger
 from adapters.tinker.service import Service
+from kitchen.backend.hedging.hedged import Hedged, Hedging
+from kitchen.backend.hedging.race import Cancellable
 from kitchen.backend.sampling_checks import prompt_error, sampling_error
 from kitchen.errors import ConfigError, RunFailed, SessionLost
-from kitchen.ports.future import Failed, Future, Pending
+from kitchen.ports.future import Failed, Future
+from kitchen.ports.sampling import Sampler
 from kitchen.types import Floats, Sampled, Tokens
 
 T = TypeVar("T")
@@ -43,7 +46,7 @@ class TinkerSampler:
         self._jobs = JobQueue("sampler on a server")
         self._service_client: Any = None
         self._client = new_future()
-        states = queue_states or QueueStateLogger("sampling")
+        states = queue_states or QueueStateLogger("sampling", on_queued=service.note_queued)
 
         def open_client() -> Any:
             self._service_client = service.client()
@@ -116,25 +119,48 @@ class TinkerSampler:
     def close(self) -> None:
         self._release()
 
+    @property
+    def holds_back(self) -> bool:
+        """True if the server has queued or refused requests in the last seconds."""
+        return self._service.holds_back
+
     def _submit(self, request: Callable[[Any], Any], convert: Callable[[Any], T]) -> Future[T]:
         """Send a request in the background, and convert the SDK's result when it arrives."""
         future = new_future()
         future.add_done_callback(self._on_done)
+        sent = list[Any]()  # the SDK's future
 
         def job() -> None:
+            if future.done():
+                return
             try:
-                resolve_from(request(self._client.result()), convert, future, self._service.name)
+                sent.append(request(self._client.result()))
+                resolve_from(sent[0], convert, future, self._service.name)
             except BaseException as error:  # noqa: BLE001 it surfaces on the future
                 set_error(future, translate_error(error, self._service.name))
 
         if not self._jobs.put(job):
             return Failed(RunFailed("the sampler is closed"))
         self._service.watch(future)
-        return Pending(future)
+        return Cancellable(future, lambda: _cancel(future, sent))
 
     def _on_done(self, future: ConcurrentFuture[Any]) -> None:
         if isinstance(future.exception(), SessionLost):
             self._service.discard(self._service_client)
+
+
+def hedged(sampler: TinkerSampler, hedging: Hedging | None) -> Sampler:
+    """Return a sampler on one server, which is asked again if it is late and has room."""
+    if hedging is None:
+        return sampler
+    return Hedged(sampler, [sampler], hedging, holds_back=lambda _: sampler.holds_back)
+
+
+def _cancel(future: ConcurrentFuture[Any], sent: Sequence[Any]) -> None:
+    """Stop waiting for a request; the SDK tells the server, if that can cancel requests."""
+    set_error(future, RunFailed("the request was cancelled"))
+    for sdk_future in sent:
+        sdk_future.future().cancel()
 
 
 def _check_k(k: int) -> ConfigError | None:

@@ -20,6 +20,7 @@ from kitchen.secrets import mask
 log = structlog.get_logger("kitchen.tinker")
 # seconds that the process waits at exit until servers know that their sessions are over
 EXIT_GRACE = 2.0
+HOLD_BACK = 10.0  # seconds that a server counts as busy after it has queued or refused a request
 HEALTH_INTERVAL = 10.0  # seconds between health checks while results are pending
 _closing_threads = set[threading.Thread]()
 # returns the address and the key that the SDK uses, from those of the server
@@ -53,6 +54,7 @@ class Service:
         self._client: Any = None
         self._pending: set[ConcurrentFuture[Any]] = set()
         self._watching = False
+        self._queued_until = 0.0  # on the monotonic clock
 
     @property
     def address(self) -> str:
@@ -62,6 +64,20 @@ class Service:
     def name(self) -> str:
         """The address without secrets, for messages."""
         return mask(self.address)
+
+    @property
+    def holds_back(self) -> bool:
+        """True if the server has recently queued requests of this key, or refused some as too many.
+
+        The SDK sends those that were refused again, and notes until when it waits.
+        """
+        holder = getattr(self._client, "holder", None)
+        refused_until = getattr(holder, "_sample_backoff_until", None) or 0.0
+        return time.monotonic() < max(self._queued_until, refused_until + HOLD_BACK)
+
+    def note_queued(self) -> None:
+        """Note that the server has queued a request."""
+        self._queued_until = time.monotonic() + HOLD_BACK
 
     def read_key(self) -> str:
         """Return the API key without a request; raises BackendError if it is missing."""

@@ -29,10 +29,11 @@ from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_
 from adapters.tinker.opening import create_model, is_gone, open_from_state, open_replica
 from adapters.tinker.queue_state import QueueStateLogger
 from adapters.tinker.replicas import Copy, Replica, ReplicatedSampler
-from adapters.tinker.sampler import MAX_ID, TinkerSampler
+from adapters.tinker.sampler import MAX_ID, TinkerSampler, hedged
 from adapters.tinker.service import Service
 from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data, check_data_of_unlisted_loss
+from kitchen.backend.hedging.hedged import Hedging
 from kitchen.backend.losses import LOSSES, Options, scored_positions
 from kitchen.errors import (
     ApiError,
@@ -65,18 +66,20 @@ class TinkerSession:
         # called with the SDK's ServiceClient and TrainingClient and the model once they are open
         check_features: Callable[[Any, Any, str], None] = lambda *_: None,
         replicas: Sequence[Replica] = (),  # servers that sample, this one first; empty: only this
+        hedging: Hedging | None = None,  # of late requests to sample
         # whether the server discards the gradient of a batch of which it has refused a pass
         discards_gradients: bool = False,
     ) -> None:
         self._service = service
         self._replicas = replicas
+        self._hedging = hedging
         self._checkpoints = checkpoints
         self._model = model
         self._lora = lora
         self._tokenizer = tokenizer
         self._ttl_seconds = expire_after or None
         self._batches = Batches(service.name, discards=discards_gradients)
-        self._queue_states = QueueStateLogger(f"training {model}")
+        self._queue_states = QueueStateLogger(f"training {model}", on_queued=service.note_queued)
         self._jobs = JobQueue(f"training {model} on a server")
         self._refused_deletions = set[int]()  # statuses of a server that has none; warned of once
         self._release = hold_service(service, self, self._jobs)
@@ -267,7 +270,7 @@ class TinkerSession:
         """Return a sampler of a snapshot, which replicas find in the store that they share."""
         own = partial(TinkerSampler, self._service, lambda _: sampling, self._queue_states)
         if not self._replicas:
-            return own()
+            return hedged(own(), self._hedging)
         path = f"tinker://{sampling._sampling_session_id}/sampler_weights/snapshot"
 
         def open_copy(replica: Replica) -> Sampler:
@@ -278,7 +281,7 @@ class TinkerSession:
 
         own_replica, *others = self._replicas
         copies = [Copy(other, partial(open_copy, other)) for other in others]
-        return ReplicatedSampler([Copy(own_replica, own), *copies])
+        return ReplicatedSampler([Copy(own_replica, own), *copies], self._hedging)
 
     def close(self) -> None:
         """Drop pending requests; the server's session ends with the last user of the service."""

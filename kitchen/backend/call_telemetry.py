@@ -70,11 +70,13 @@ class CallSpan:
             self._span.set_status(trace.StatusCode.ERROR, mask(str(error)))
         if call.error_type:
             self._span.set_attribute("error.type", call.error_type)
+        if call.hedge:
+            self._span.set_attribute("kitchen.hedge", call.hedge)
         self._span.end()
 
 
 class CallMetrics:
-    """A histogram of durations and counters of tokens, errors and retries, over all calls."""
+    """A histogram of durations and counters of tokens, errors, retries and hedges, over all calls."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         self._duration = meter.create_histogram(
@@ -89,6 +91,9 @@ class CallMetrics:
         self._retries = meter.create_counter(
             "kitchen.port.call.retries", "{request}", "HTTP requests that were sent again."
         )
+        self._hedges = meter.create_counter(
+            "kitchen.port.call.hedges", "{request}", "Extra requests for late ones."
+        )
 
     def add(self, call: PortCall) -> None:
         attributes = {
@@ -102,6 +107,8 @@ class CallMetrics:
             self._errors.add(1, failed)
         if call.retries:
             self._retries.add(call.retries, attributes)
+        if call.hedge:
+            self._hedges.add(1, {**attributes, "kitchen.hedge": call.hedge})
         for kind, tokens in (("input", call.input_tokens), ("output", call.output_tokens)):
             if tokens is not None:
                 self._tokens.add(tokens, {**attributes, "kitchen.token.type": kind})

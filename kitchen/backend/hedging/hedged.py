@@ -7,20 +7,19 @@ import random
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from kitchen.backend.hedging.budget import Budget
 from kitchen.backend.hedging.clock import Clock, RealClock
 from kitchen.backend.hedging.delay import Lateness, parse_delay
-from kitchen.backend.hedging.latencies import Latencies, length_bucket
+from kitchen.backend.hedging.forwarding import ForwardingSampler
+from kitchen.backend.hedging.latencies import Latencies
 from kitchen.backend.hedging.race import Race, Send, SendExtra
 from kitchen.errors import ConfigError
 from kitchen.ports.future import Future, Pending
 from kitchen.ports.sampling import Sampler
-from kitchen.types import Floats, Sampled, Tokens
 
 T = TypeVar("T")
 log = structlog.get_logger("kitchen.hedging")
@@ -138,7 +137,7 @@ class Hedging:
                 self._budget.refund()
 
 
-class Hedged:
+class Hedged(ForwardingSampler):
     """Asks the primary sampler, and one of the backups as well if the answer is late.
 
     The first answer counts. Both get the same seed, so if the samplers give the same answer to the
@@ -167,19 +166,6 @@ class Hedged:
         self._turns = itertools.count()
         self._closed = False
 
-    def logprobs(self, tokens: Tokens) -> Future[Floats]:
-        bucket = length_bucket("logprobs", len(tokens))
-        return self._submit(bucket, lambda sampler: sampler.logprobs(tokens))
-
-    def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
-        bucket = length_bucket("top_logprobs", len(tokens))
-        return self._submit(bucket, lambda sampler: sampler.top_logprobs(tokens, k))
-
-    def sample(self, prompt: Tokens, **options: Any) -> Future[Sequence[Sampled]]:
-        return self._submit(
-            sampling_bucket(prompt, options), lambda sampler: sampler.sample(prompt, **options)
-        )
-
     def close(self) -> None:
         self._closed = True
         for sampler in {id(each): each for each in (self._primary, *self._backups)}.values():
@@ -197,13 +183,3 @@ class Hedged:
         """Return the backup whose turn it is, of those that do not hold back."""
         ready = [sampler for sampler in self._backups if not self._holds_back(sampler)]
         return ready[next(self._turns) % len(ready)] if ready else None
-
-
-def sampling_bucket(prompt: Tokens, options: Any) -> Hashable:
-    """Return the bucket of a call of `Sampler.sample`.
-
-    Lengths that are not whole numbers, which the sampler refuses, count as 0.
-    """
-    lengths = [options.get("max_tokens", 0), options.get("count", 1)]
-    whole = [int(value) if isinstance(value, Integral) else 0 for value in lengths]
-    return length_bucket("sample", len(prompt), *whole)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +13,6 @@ from kitchen.types import Array
 
 WINDOW = 1000  # latest latencies of each length that count
 RENEWAL = 0.05  # share of new latencies after which the distribution is computed again
-
-
-def length_bucket(verb: str, prompt_tokens: int, max_tokens: int = 0, count: int = 1) -> Hashable:
-    """Return the bucket of requests that are about as long: each length to a power of two."""
-    return verb, prompt_tokens.bit_length(), max_tokens.bit_length(), count.bit_length()
 
 
 @dataclass(frozen=True)

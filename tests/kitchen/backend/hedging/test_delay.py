@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kitchen.backend.hedging.delay import parse_delay
-from kitchen.backend.hedging.latencies import Survival, length_bucket
+from kitchen.backend.hedging.forwarding import length_bucket
+from kitchen.backend.hedging.latencies import Survival
 
 
 def test_survival_without_cancellations_is_the_empirical_one() -> None:
