@@ -1,8 +1,8 @@
-"""Hedged requests over loopback: python -m tests.bench.hedging.loopback [--requests 1000].
+"""Hedged requests over loopback: python -m tests.bench.hedging.loopback [--seconds 120].
 
 The adapter for the Tinker API samples from two `kitchen serve` with a stand-in for a model. Their
-answers are held back by injected latencies. Prints a table of what was measured; exits with 1 if an
-answer was lost or wrong.
+answers are held back by injected latencies, UNIT seconds for most. Prints a table of what was
+measured; exits with 1 if an answer was lost or wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.slow_app import Latency, SlowApp
 from tests.support.tinker_server import KEY, MODELS, ByteTinker, RunningServer
 
 PROMPT = np.arange(1, 9)
-UNIT = 0.2  # seconds: the usual latency
+UNIT = 0.5  # seconds: the usual latency
 AWAY = 5.0  # seconds without an answer until the adapter gives a server up
 POLICIES = (None, "percentile:0.95", "adaptive")
 
@@ -149,8 +149,8 @@ def send(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=1000)
-    requests = parser.parse_args().requests
+    parser.add_argument("--seconds", type=int, default=120, help="for each row")
+    seconds_per_row = parser.parse_args().seconds
     os.environ["TINKER_API_KEY"], os.environ["TINKER_TELEMETRY"] = KEY, "0"
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     any_wrong = False
@@ -158,6 +158,7 @@ def main() -> int:
     print("| --- | --- | --- | --- | --- | --- |")
     for scenario in SCENARIOS:
         before = 0.0
+        requests = int(seconds_per_row * scenario.rate)
         for hedge in POLICIES:
             seconds, extra, wrong = measure(scenario, hedge, requests)
             p50, p99 = np.quantile(seconds, [0.5, 0.99])
