@@ -76,7 +76,7 @@ class CallSpan:
 
 
 class CallMetrics:
-    """A histogram of durations and counters of tokens, errors, retries and hedges, over all calls."""
+    """A histogram of durations; counters of tokens, errors, retries and hedges, over all calls."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         self._duration = meter.create_histogram(
