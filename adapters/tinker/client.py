@@ -90,13 +90,7 @@ class TinkerTraining:
         hedge: str | None = None,
         hedge_extra: float = 0.05,  # largest share of such extra requests
     ) -> None:
-        check_name("server", server, SERVER_CAPABILITIES)
-        if 0 != expire_after < MIN_EXPIRY:
-            raise ConfigError(
-                f"expire_after is {expire_after}, and must be 0 or at least {MIN_EXPIRY}"
-            )
-        if patience <= 0 or away <= 0:
-            raise ConfigError(f"patience is {patience} and away is {away}; both must be above 0")
+        _check_settings(server, expire_after, patience, away)
         self._hedging = Hedging(hedge, hedge_extra) if hedge is not None else None
         self._hub = hub
         self._server_kind = server
@@ -293,6 +287,15 @@ class TinkerTraining:
         if isinstance(weights, Checkpoint):
             return self._checkpoints.path(weights)
         return weights
+
+
+def _check_settings(server: str, expire_after: int, patience: float, away: float) -> None:
+    """Raise ConfigError for a value that cannot be used."""
+    check_name("server", server, SERVER_CAPABILITIES)
+    if 0 != expire_after < MIN_EXPIRY:
+        raise ConfigError(f"expire_after is {expire_after}, and must be 0 or at least {MIN_EXPIRY}")
+    if patience <= 0 or away <= 0:
+        raise ConfigError(f"patience is {patience} and away is {away}; both must be above 0")
 
 
 def _ask_for(model: str, service: Service) -> str:
