@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from adapters.folders import CONFIG as ADAPTER_CONFIG
 from adapters.folders import (
     is_adapter,
     model_config,
@@ -47,6 +48,21 @@ def fetch_tokenizer(hub: HubClient, model: str) -> FolderTokenizer:
     folder = hub.fetch(model)
     base = hub.fetch(require_base_model(model, folder)) if is_adapter(folder) else None
     return load_tokenizer(folder, base)
+
+
+def fetch_tokenizer_alone(hub: HubClient, model: str) -> FolderTokenizer:
+    """Open the tokenizer of a model whose weights are on a server, and are not fetched.
+
+    Raises BackendError.
+    """
+    if ":" in model:  # a folder on this disk
+        return fetch_tokenizer(hub, model)
+    paths = [path for path in hub.files(model) if not path.endswith(".safetensors")]
+    at_root = [path for path in paths if "/" not in path]
+    if ADAPTER_CONFIG in at_root or not at_root:
+        return fetch_tokenizer(hub, model)
+    folders = [hub.file(model, path).parent for path in at_root]
+    return load_tokenizer(folders[0])
 
 
 def load_tokenizer(folder: Path, base: Path | None = None) -> FolderTokenizer:

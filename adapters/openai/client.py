@@ -1,61 +1,139 @@
-"""SamplingClient of servers with OpenAI's API: hosted models, vLLM, SGLang, `kitchen serve`."""
+"""Servers of the OpenAI API as a source of samples: text, or token ids where a server has them.
+
+The SDK is imported on first use.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import threading
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, Literal
 
-from adapters.openai.sampler import TextSampler
+from adapters.openai.answer_cache import AnswerCache
+from adapters.openai.connection import Connection
+from adapters.openai.request_fields import RequestFields
+from adapters.openai.retries import Limits
+from adapters.openai.text_sampler import TextSampler
+from adapters.openai.token_sampler import TokenSampler
+from kitchen.backend.cache_folder import cache_folder
 from kitchen.backend.text_tokens import TextTokenizer
-from kitchen.errors import BackendError, ConfigError
+from kitchen.errors import BackendError, ConfigError, check_numbers
+from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Sampler, Tokenizer
+from kitchen.secrets import is_secret
 from kitchen.types import Checkpoint
 
-CONCURRENT_REQUESTS = 16
-PREFIX = "openai:"
+PREFIX = "openai:"  # of names of weights
+TOKEN_CAPABILITIES = frozenset({"token_ids", "prompt_logprobs", "top_logprobs"})
 
 
 class OpenAISampling:
-    """Samples from models behind OpenAI's API, named as in openai:gpt-5-mini."""
+    """Samples from the models of a server by the names `openai:MODEL`.
+
+    The key comes from the environment variable that `key` names. With `tokenizer`, the server is
+    sent token ids and scores texts; otherwise it is sent conversations, and returns text. Raises
+    ConfigError for invalid settings.
+    """
 
     lazily = ("openai",)
 
-    def __init__(self, base_url: str | None = None) -> None:
-        """`base_url` is by default $OPENAI_BASE_URL; the key is always $OPENAI_API_KEY."""
-        self._base_url = base_url
-        self._client: Any = None
-        self._threads = ThreadPoolExecutor(CONCURRENT_REQUESTS, "openai")
+    def __init__(
+        self,
+        hub: HubClient,
+        *,
+        base_url: str = "",  # of the server, with /v1; else OPENAI_BASE_URL, else OpenAI's
+        key: str = "OPENAI_API_KEY",  # environment variable that holds the API key
+        tokenizer: str = "",  # model with the server's tokenizer; empty to exchange text
+        cache: bool = True,  # keep answers on disk, so that the same request is not paid for again
+        concurrency: int = 32,  # requests under way at the same time
+        timeout: float = 300.0,  # seconds for an answer, before the request is sent again
+        retries: int = 6,  # how often a request that failed is sent again
+        backoff: float = 0.5,  # seconds before the first retry, doubled each time
+        patience: float = 600.0,  # seconds that a request may be held back by status 429
+        limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens",
+        fields: Mapping[str, Any] | None = None,  # more fields of requests; null leaves one out
+    ) -> None:
+        _check_key_variable(key)
+        check_numbers(
+            {"sampling.concurrency": concurrency, "sampling.timeout": timeout},
+            above_0=("sampling.concurrency", "sampling.timeout"),
+        )
+        check_numbers(
+            {
+                "sampling.retries": retries,
+                "sampling.backoff": backoff,
+                "sampling.patience": patience,
+            }
+        )
+        self._hub = hub
+        self._tokenizer_model = tokenizer
+        self._fields = RequestFields(limit_field, dict(fields or {}))
+        limits = Limits(concurrency, timeout, retries, backoff, patience)
+        folder = cache_folder() / "openai" if cache else None
+        self._connection = Connection(base_url, key, limits, AnswerCache(folder))
+        self._lock = threading.Lock()
+        self._tokenizer: Tokenizer | None = None
 
     @property
     def capabilities(self) -> frozenset[str]:
-        return frozenset()
+        """The features of servers that take token ids; none for text."""
+        return TOKEN_CAPABILITIES if self._tokenizer_model else frozenset()
 
-    def find(self, name: str) -> None:
-        """Raise BackendError if no request could be sent: without the package or a key."""
-        self._open()
+    def why_lacking(self, capability: str) -> str:
+        """Return the end of a sentence on a capability that is absent."""
+        return (
+            f"{self._connection.name} is used for text: if it takes token ids (vLLM, SGLang, "
+            "kitchen serve), set sampling.tokenizer to the model whose tokenizer it uses; it lacks"
+        )
 
-    def tokenizer(self, name: str) -> Tokenizer:
-        return TextTokenizer()
+    def find(self, model: str) -> None:
+        """Raise BackendError if the key or the SDK is missing, without a network."""
+        _model_of(model)
+        if find_spec("openai") is None:
+            raise BackendError(
+                "the package openai is missing: pip install 'crucible-kitchen[openai]'"
+            )
+        self._connection.read_key()
+        if self._tokenizer_model:
+            self._hub.find(self._tokenizer_model)
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        """Return the tokenizer of the server, or one of text; raises BackendError."""
+        if not self._tokenizer_model:
+            return TextTokenizer()
+        from adapters.tokenizer import fetch_tokenizer_alone
+
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = fetch_tokenizer_alone(self._hub, self._tokenizer_model)
+            return self._tokenizer
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
-        if not isinstance(weights, str):
-            raise ConfigError("a checkpoint is opened by the training adapter that saved it")
-        return TextSampler(self._open(), weights.removeprefix(PREFIX), self._threads)
+        """Return a sampler of a model; what the server lacks is an error of the first request."""
+        if isinstance(weights, Checkpoint):
+            raise BackendError(
+                f"the checkpoint {weights.path} is not on {self._connection.name}: name a model "
+                "that it serves, as openai:MODEL"
+            )
+        model = _model_of(weights)
+        tokenizer = self.tokenizer(weights)
+        if isinstance(tokenizer, TextTokenizer):
+            return TextSampler(self._connection, model, tokenizer, self._fields)
+        return TokenSampler(self._connection, model, tokenizer, self._tokenizer_model, self._fields)
 
-    def _open(self) -> Any:
-        """Return the SDK's client; raises BackendError."""
-        if self._client is None:
-            try:
-                from openai import OpenAI, OpenAIError
-            except ImportError as error:
-                raise BackendError(
-                    f"the package {error.name or 'openai'} is missing: pip install "
-                    "'crucible-kitchen[openai]'"
-                ) from error
-            try:
-                self._client = OpenAI(base_url=self._base_url)
-            except OpenAIError as error:
-                raise BackendError(
-                    "there is no key of OpenAI's API: set the environment variable OPENAI_API_KEY"
-                ) from error
-        return self._client
+
+def _model_of(name: str) -> str:
+    """Return the server's name of a model; raises ConfigError for weights of another kind."""
+    model = name.removeprefix(PREFIX)
+    if model == name or not model:
+        raise ConfigError(f"{name!r} is not the name of a model on a server; write openai:MODEL")
+    return model
+
+
+def _check_key_variable(name: str) -> None:
+    if not is_secret(name):
+        raise ConfigError(
+            f"sampling.key={name!r} is not the name of a secret, so its value would show in logs; "
+            "use an environment variable whose name ends with _API_KEY or _TOKEN"
+        )

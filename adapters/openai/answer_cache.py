@@ -1,0 +1,82 @@
+"""Answers on disk by the content of their requests, so that none is paid for twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from kitchen.backend.atomic_folder import write_atomically
+
+log = structlog.get_logger("kitchen.openai")
+_FORMAT = 1  # of requests and entries; another number leaves older entries unread
+
+
+def request_key(address: str, endpoint: str, body: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a request, its seed included, in hex; the API key is no part of it."""
+    return _sha256(json.dumps([_FORMAT, address, endpoint, body], sort_keys=True))
+
+
+class AnswerCache:
+    """A folder of answers that several processes may use at once; without one, nothing is kept."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._warned = False
+
+    @property
+    def keeps(self) -> bool:
+        return self._folder is not None
+
+    def read(self, key: str) -> Any:
+        """Return an answer, or None; a damaged one is ignored with a warning."""
+        if self._folder is None:
+            return None
+        path = self._path(self._folder, key)
+        try:
+            text = path.read_text("utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            return _ignored(path, error)
+        try:
+            entry = json.loads(text)
+            if entry["sha256"] != _sha256(entry["answer"]):
+                raise ValueError("its SHA-256 is another one")
+            return json.loads(entry["answer"])
+        except (ValueError, KeyError, TypeError) as error:
+            return _ignored(path, error)
+
+    def write(self, key: str, answer: Any) -> None:
+        """Keep an answer; a folder that cannot be written costs only the next run its money."""
+        if self._folder is None:
+            return
+        text = json.dumps(answer)
+        entry = json.dumps({"sha256": _sha256(text), "answer": text})
+        try:
+            write_atomically(self._path(self._folder, key), entry.encode())
+        except OSError as error:
+            if not self._warned:
+                log.warning(
+                    "answers cannot be cached, so a resumed run asks for them again",
+                    folder=str(self._folder),
+                    reason=str(error),
+                )
+            self._warned = True
+
+    def _path(self, folder: Path, key: str) -> Path:
+        return folder / key[:2] / f"{key}.json"
+
+
+def _ignored(path: Path, error: Exception) -> None:
+    log.warning(
+        "a cached answer is damaged and is asked for again", file=str(path), reason=str(error)
+    )
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

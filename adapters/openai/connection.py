@@ -1,0 +1,298 @@
+"""A connection to a server of the OpenAI API: concurrent requests, and cached answers."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+
+from adapters.openai.answer_cache import AnswerCache, request_key
+from adapters.openai.errors import MalformedAnswer
+from adapters.openai.futures import RequestFuture
+from adapters.openai.retries import Limits, Retries
+from kitchen.backend.port_call import PortCall, current_call
+from kitchen.errors import ApiError, BackendError, RunFailed, did_you_mean
+from kitchen.secrets import mask
+
+T = TypeVar("T")
+Check = Callable[[Any], T]  # returns the content of an answer; raises MalformedAnswer
+
+log = structlog.get_logger("kitchen.openai")
+HOSTED = "https://api.openai.com/v1"
+NO_KEY = "none"  # sent to servers without a key, as the SDK needs one
+EXIT_GRACE = 30.0  # seconds that the process waits at exit for answers that may be paid for
+NOT_FOUND = 404
+_KNOWN_TO_SDK = ("model", "messages", "prompt", "stream")
+
+
+@dataclass
+class Requester:
+    """A user of a connection, such as a sampler; what it has not sent when it closes is dropped."""
+
+    is_closed: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request: its endpoint and body, for whom it is, and the call of a port that it serves."""
+
+    endpoint: str
+    body: Mapping[str, Any]
+    requester: Requester
+    call: PortCall | None = field(default_factory=current_call)
+
+
+@dataclass
+class _UnderWay:
+    """A request that is under way, and those who wait for its answer."""
+
+    waiting: list[Requester]
+    task: asyncio.Task[Any] | None = None
+    is_sent: bool = False
+
+    def check_wanted(self) -> None:
+        if all(requester.is_closed for requester in self.waiting):
+            raise RunFailed("the sampler was closed before its request was sent")
+
+
+class Connection:
+    """The requests with one address and key, on a thread of their own.
+
+    Equal requests that are under way together are sent once. The key is read from the environment
+    when the first request goes out.
+    """
+
+    def __init__(self, base_url: str, key: str, limits: Limits, cache: AnswerCache) -> None:
+        self._base_url = base_url
+        self._key_variable = key
+        self._limits = limits
+        self._cache = cache
+        self._retries = Retries(limits, lambda: self.name, key)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Any = None
+        self._room = asyncio.Semaphore(limits.concurrency)
+        self._under_way: dict[str, _UnderWay] = {}
+
+    @property
+    def address(self) -> str:
+        """The URL of the server: `base_url`, else OPENAI_BASE_URL, else OpenAI's."""
+        return (self._base_url or os.environ.get("OPENAI_BASE_URL") or HOSTED).rstrip("/")
+
+    @property
+    def name(self) -> str:
+        """The address without secrets, for messages."""
+        return mask(self.address)
+
+    @property
+    def seconds_held_back(self) -> float:
+        """The seconds for which the server wants no requests; 0 if it takes them."""
+        return self._retries.hold_back.seconds
+
+    def read_key(self) -> str:
+        """Return the API key; raises BackendError, which names the variable but not its value.
+
+        Only OpenAI's own address needs one: other servers may have none, and say so if they do.
+        """
+        key = os.environ.get(self._key_variable, "").strip()
+        if not key and self.address == HOSTED:
+            raise BackendError(
+                f"the environment variable {self._key_variable} is missing: set it to your API "
+                "key, or set sampling.base_url (or OPENAI_BASE_URL) to the address of another "
+                "server"
+            )
+        return key or NO_KEY
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> RequestFuture[T]:
+        """Start a coroutine on the thread of this connection; never blocks."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()  # a caller that is cancelled leaves it running
+        loop = self._running_loop()
+        tasks: list[asyncio.Task[None]] = []
+
+        def start() -> None:
+            tasks.append(loop.create_task(_resolve(future, work())))
+
+        def stop() -> None:
+            for task in tasks:
+                task.cancel()
+
+        loop.call_soon_threadsafe(start)
+        return RequestFuture(future, lambda: loop.call_soon_threadsafe(stop))
+
+    async def post(self, request: Request, check: Check[T]) -> T:
+        """Return the content of an answer: a cached one, or else the server's.
+
+        `check` reads it, and raises MalformedAnswer if it lacks something.
+        """
+        key = request_key(self.address, request.endpoint, request.body)
+        if (cached := self._cache.read(key)) is not None:
+            with suppress(MalformedAnswer):
+                return check(cached)
+        state = self._under_way.get(key)
+        if state is None:
+            state = self._under_way[key] = _UnderWay([])
+            state.task = asyncio.create_task(self._ask(key, request, check, state))
+            state.task.add_done_callback(lambda task: self._end(key, task))
+        assert state.task is not None
+        state.waiting.append(request.requester)
+        try:
+            return check(await asyncio.shield(state.task))
+        except asyncio.CancelledError:
+            if len(state.waiting) == 1:
+                state.task.cancel()
+            raise
+        finally:
+            state.waiting.remove(request.requester)
+
+    async def stream(self, request: Request, on_chunk: Callable[[Any], object]) -> None:
+        """Send a request whose answer arrives in chunks; it is sent again until the first one."""
+        begun = False
+
+        async def send() -> None:
+            nonlocal begun
+            chunks = await self.resource(request.endpoint).create(**as_arguments(request.body))
+            async for chunk in chunks:
+                begun = True
+                on_chunk(chunk)
+
+        def check_begun() -> None:
+            if begun:
+                raise BackendError(f"{self.name} broke off in the middle of an answer; try again")
+
+        async with self._room:
+            await self._translated(request, self._retries.result(send, request.call, check_begun))
+
+    def _end(self, key: str, task: asyncio.Task[Any]) -> None:
+        del self._under_way[key]
+        if not task.cancelled():
+            task.exception()  # whoever waited for it has it, or has been cancelled
+
+    async def _ask(self, key: str, request: Request, check: Check[Any], state: _UnderWay) -> Any:
+        async def send() -> Any:
+            state.is_sent = True
+            answer = await self._sent(request.endpoint, request.body)
+            check(answer)
+            return answer
+
+        async with self._room:
+            sending = self._retries.result(send, request.call, state.check_wanted)
+            answer = await self._translated(request, sending)
+        self._cache.write(key, answer)
+        return answer
+
+    async def _translated(self, request: Request, sending: Awaitable[T]) -> T:
+        """Return a result; raises BackendError with a suggestion for an unknown model."""
+        try:
+            return await sending
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise await self._unknown_model(str(request.body["model"]), error) from error
+
+    async def _sent(self, endpoint: str, body: Mapping[str, Any]) -> Any:
+        """Send a request once, and return its answer; raises MalformedAnswer if it is no JSON."""
+        resource = self.resource(endpoint).with_raw_response
+        response = await resource.create(**as_arguments(body))
+        try:
+            return json.loads(response.content)
+        except ValueError as error:
+            raise MalformedAnswer(f"it is no JSON: {error}") from error
+
+    def resource(self, endpoint: str) -> Any:
+        """Return the SDK's resource of an endpoint; raises BackendError."""
+        client = self._opened()
+        return client.completions if endpoint == "completions" else client.chat.completions
+
+    async def models(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the server's descriptions of its models, by name; raises BackendError."""
+
+        async def send() -> Any:
+            response = await self._opened().models.with_raw_response.list()
+            try:
+                listed = json.loads(response.content)["data"]
+                return {str(model["id"]): dict(model) for model in listed}
+            except (ValueError, KeyError, TypeError) as error:
+                raise MalformedAnswer("its list of models cannot be read") from error
+
+        return await self._retries.result(send)
+
+    async def _unknown_model(self, model: str, error: ApiError) -> BackendError:
+        """Return the error for a model that the server does not have, with those that it has."""
+        try:
+            listed = await self.models()
+        except BackendError:
+            return BackendError(
+                f"{error}; it lists no models either: sampling.base_url (or OPENAI_BASE_URL) "
+                "usually ends with /v1"
+            )
+        return BackendError(f"{self.name} has no model {model!r}; {did_you_mean(model, listed)}")
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            try:
+                from openai import AsyncOpenAI
+            except ImportError as error:
+                raise BackendError(
+                    "the package openai is missing: pip install 'crucible-kitchen[openai]'"
+                ) from error
+            self._client = AsyncOpenAI(
+                base_url=self.address,
+                api_key=self.read_key(),
+                max_retries=0,  # ours know of the other requests
+                timeout=self._limits.timeout,
+            )
+        return self._client
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._loop.run_forever, name="requests to a server", daemon=True
+                ).start()
+                atexit.register(self._finish)
+            return self._loop
+
+    def _finish(self) -> None:
+        """Wait at exit for answers under way, which may be paid for, so that they are cached."""
+        if not self._cache.keeps or self._loop is None:
+            return
+        finished = asyncio.run_coroutine_threadsafe(self._sent_answers(), self._loop)
+        with suppress(TimeoutError, KeyboardInterrupt):
+            finished.result(EXIT_GRACE)
+
+    async def _sent_answers(self) -> None:
+        sent = [state.task for state in self._under_way.values() if state.task and state.is_sent]
+        for state in self._under_way.values():
+            for requester in state.waiting:
+                requester.is_closed = True
+        if sent:
+            log.info("waiting for answers under way, so that they are cached", answers=len(sent))
+            await asyncio.wait(sent)
+
+
+def as_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body as arguments of the SDK, which knows only the fields of OpenAI's own API."""
+    known = {name: body[name] for name in _KNOWN_TO_SDK if name in body}
+    return {**known, "extra_body": {k: v for k, v in body.items() if k not in known}}
+
+
+async def _resolve(future: concurrent.futures.Future[T], work: Coroutine[Any, Any, T]) -> None:
+    try:
+        result = await work
+    except asyncio.CancelledError:
+        future.set_exception(RunFailed("the request was cancelled"))
+    except Exception as error:  # noqa: BLE001 it surfaces in the future
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,44 @@
+"""The pause that a server asks for, kept by all requests with the same address and key."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+MAX_PAUSE = 60.0  # seconds, where the server names no time
+
+
+class HoldBack:
+    """A time before which no request goes out; refusals without a time double the pause."""
+
+    def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._first = first  # seconds of the first pause for which the server names no time
+        self._next = first
+        self._clock = clock
+        self._until = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that are left; 0 if requests may go out."""
+        return max(self._until - self._clock(), 0.0)
+
+    async def wait(self) -> None:
+        """Wait until requests may go out; a refusal in the meantime makes it longer."""
+        while (seconds := self.seconds) > 0:
+            await asyncio.sleep(seconds)
+
+    def refuse(self, seconds: float | None) -> None:
+        """Hold requests back for as long as the server asks; None if it names no time.
+
+        Requests that were under way together are refused together, and lengthen the pause once.
+        """
+        if seconds is None:
+            if self.seconds > 0:
+                return
+            seconds, self._next = self._next, min(self._next * 2, MAX_PAUSE)
+        self._until = max(self._until, self._clock() + seconds)
+
+    def accept(self) -> None:
+        """Note an answer: the next pause is short again."""
+        self._next = self._first

@@ -1,0 +1,167 @@
+"""Faults of a server: each ends in an answer, or in an error with the promised exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapters.openai.client import OpenAISampling
+from kitchen.errors import ApiError, BackendError, RunFailed
+from kitchen.ports.sampling import Sampler
+from kitchen.types import Sampled
+from tests.adapters.openai.conftest import Connect
+from tests.support.openai_server import KEY, OpenAIServer
+from tests.support.polling import wait_until
+
+
+def ask(sampler: Sampler, adapter: OpenAISampling, text: str = "hello", **options: Any) -> Any:
+    prompt = adapter.tokenizer("openai:clever-large").render(
+        [{"role": "user", "content": text}], answer=True
+    )
+    return sampler.sample(prompt, **{"max_tokens": 32, "seed": 3, **options})
+
+
+def texts(adapter: OpenAISampling, sampled: list[Sampled]) -> list[str]:
+    tokenizer = adapter.tokenizer("openai:clever-large")
+    return [tokenizer.decode(one.tokens) for one in sampled]
+
+
+PASSING = [
+    "busy",
+    "failing",
+    "unavailable",
+    "reset",
+    "truncated",
+    "half_json",
+    "no_choices",
+    "empty_choice",
+]
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_a_fault_that_passes_costs_a_retry(connect: Connect, fault: str) -> None:
+    server = OpenAIServer(fault)
+    adapter = connect(server)
+    sampler = adapter.sampler("openai:clever-large")
+    [sampled] = ask(sampler, adapter).result(30)
+    assert texts(adapter, [sampled]) == ["clever-large on 'hello' with seed 3, choice 0"]
+    assert sampled.stop_reason == "stop"
+    assert np.isnan(sampled.logprobs).all()
+    assert len(server.bodies) == 2
+    assert server.bodies[0] == server.bodies[1]
+
+
+@pytest.mark.parametrize("fault", [fault for fault in PASSING if fault != "busy"])
+def test_a_fault_that_stays_is_a_backend_error(connect: Connect, fault: str) -> None:
+    server = OpenAIServer(*[fault] * 9)
+    adapter = connect(server)
+    sampler = adapter.sampler("openai:clever-large")
+    with pytest.raises(BackendError) as caught:
+        ask(sampler, adapter).result(30)
+    assert caught.value.exit_code == 4
+    assert len(server.bodies) == 3, "retries=2"
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [("no_key", 401), ("forbidden", 403), ("invalid", 400), ("no_credit", 429)],
+)
+def test_a_refused_request_is_not_repeated(connect: Connect, fault: str, status: int) -> None:
+    server = OpenAIServer(fault)
+    adapter = connect(server)
+    with pytest.raises(ApiError) as caught:
+        ask(adapter.sampler("openai:clever-large"), adapter).result(30)
+    assert (caught.value.status, caught.value.exit_code) == (status, 4)
+    assert len(server.bodies) == 1
+    assert server.keys == [KEY]
+    assert KEY not in f"{caught.value} {caught.value.body}"
+
+
+def test_an_unknown_model_gets_a_suggestion(connect: Connect) -> None:
+    adapter = connect(OpenAIServer())
+    with pytest.raises(BackendError, match="'clever-large'"):
+        ask(adapter.sampler("openai:clever-lrge"), adapter).result(30)
+
+
+@pytest.mark.parametrize(("fault", "seconds"), [("busy_for_seconds", 1), ("busy_until", 1)])
+def test_a_refusal_for_now_holds_all_requests_back(
+    connect: Connect, fault: str, seconds: int
+) -> None:
+    server = OpenAIServer(fault)
+    adapter = connect(server, concurrency=4)
+    samplers = [adapter.sampler(f"openai:{name}") for name in ("clever-large", "clever-small")]
+    first = ask(samplers[0], adapter, "first")
+    wait_until(lambda: server.bodies)
+    others = [ask(samplers[at % 2], adapter, f"other {at}") for at in range(12)]
+    results = [future.result(30) for future in [first, *others]]
+    assert all(len(result) == 1 for result in results)
+    late = [time for time in server.times if time - server.times[0] >= 0.9 * seconds]
+    assert len(late) >= len(others) - 3, "at most 3 were under way already"
+
+
+def test_a_long_refusal_is_an_error_at_once(connect: Connect) -> None:
+    adapter = connect(OpenAIServer("busy_for_a_day"), patience=5)
+    with pytest.raises(ApiError, match="86400") as caught:
+        ask(adapter.sampler("openai:clever-large"), adapter).result(30)
+    assert caught.value.status == 429
+
+
+def test_a_slow_answer_is_asked_for_again(connect: Connect) -> None:
+    server = OpenAIServer("held")
+    adapter = connect(server, timeout=0.3)
+    [sampled] = ask(adapter.sampler("openai:clever-large"), adapter).result(30)
+    assert sampled.stop_reason == "stop"
+    assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [("refusal", "I cannot help with that."), ("filtered", "so"), ("no_content", "")],
+)
+def test_a_refused_or_cut_answer_is_incomplete(connect: Connect, fault: str, text: str) -> None:
+    adapter = connect(OpenAIServer(fault))
+    sampler = adapter.sampler("openai:clever-large")
+    [sampled] = ask(sampler, adapter).result(30)
+    assert texts(adapter, [sampled]) == [text]
+    assert sampled.stop_reason == "length"
+    sampler.close()
+
+
+def test_missing_choices_are_asked_for_with_other_seeds(connect: Connect) -> None:
+    server = OpenAIServer("fewer", "fewer")
+    adapter = connect(server)
+    sampled = ask(adapter.sampler("openai:clever-large"), adapter, count=4).result(30)
+    assert [body["n"] for body in server.bodies] == [4, 3, 2]
+    assert len({body["seed"] for body in server.bodies}) == 3
+    assert len(set(texts(adapter, sampled))) == 4
+
+
+def test_an_ignored_token_limit_is_an_error(connect: Connect) -> None:
+    server = OpenAIServer("too_long")
+    adapter = connect(server)
+    with pytest.raises(BackendError, match="limit_field"):
+        ask(adapter.sampler("openai:clever-large"), adapter).result(30)
+    assert len(server.bodies) == 1
+
+
+def test_answers_in_flight_survive_the_failure_of_one(connect: Connect) -> None:
+    server = OpenAIServer("held", "no_key", "held")
+    adapter = connect(server, concurrency=2)
+    sampler = adapter.sampler("openai:clever-large")
+    good = ask(sampler, adapter, "good")
+    server.held.wait(30)
+    with pytest.raises(ApiError):
+        ask(sampler, adapter, "bad").result(30)
+    sent, queued = ask(sampler, adapter, "sent"), ask(sampler, adapter, "queued")
+    wait_until(lambda: len(server.bodies) == 3)
+    sampler.close()
+    server.gate.set()
+    with pytest.raises(RunFailed):
+        queued.result(30)
+    answers = texts(adapter, [*good.result(30), *sent.result(30)])
+    resumed = adapter.sampler("openai:clever-large")
+    futures = [ask(resumed, adapter, text) for text in ("good", "sent")]
+    assert texts(adapter, [future.result(30)[0] for future in futures]) == answers
+    assert len(server.bodies) == 3, "nothing is asked for twice"
