@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -120,6 +120,19 @@ def _streamed(
     show: Callable[[int], object],
 ) -> Sequence[Sampled]:
     """Sample a completion, and show its tokens on this thread."""
+    tokens = stream_tokens(sampler, prompt, params)
+    while True:
+        try:
+            show(next(tokens))
+        except StopIteration as end:
+            sampled: Sequence[Sampled] = end.value
+            return sampled
+
+
+def stream_tokens(
+    sampler: StreamingSampler, prompt: Tokens, params: Mapping[str, Any]
+) -> Generator[int, None, Sequence[Sampled]]:
+    """Yield the tokens of a completion as they are drawn, on this thread, and return it."""
     tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     future = sampler.stream(prompt, lambda _, token: tokens.put(token), **params)
     arrived: concurrent.futures.Future[Sequence[Sampled]] = concurrent.futures.Future()
@@ -134,7 +147,7 @@ def _streamed(
     context = copy_context()  # for the progress of loading
     threading.Thread(target=context.run, args=(wait,), name="streaming", daemon=True).start()
     while (token := tokens.get()) is not None:
-        show(token)
+        yield token
     return arrived.result()
 
 

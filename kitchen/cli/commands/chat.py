@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, repeat
 from typing import Any, Literal
 
 import numpy as np
 
+from kitchen.artifacts.completions import StreamingSampler, stream_tokens
 from kitchen.artifacts.open import (
     INCOMPLETE_CHARACTER,
     NO_TEMPLATE_REASON,
@@ -20,6 +21,7 @@ from kitchen.artifacts.open import (
     conversation,
     open_weights,
 )
+from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.cli.commands.errors import report_error
 from kitchen.cli.console import console, print_wrapped
 from kitchen.cli.waits import showing_waits
@@ -50,8 +52,9 @@ def chat(weights: str, adapters: AdapterChoice, params: SamplingParams, system: 
         tokenizer = opened.tokenizer()
         _check_chat_template(opened, tokenizer)
         with opened.sampler() as sampler:
-            # a model that cannot be loaded fails here, before the first line is typed
-            sampler.logprobs(tokenizer.encode("a")).result()
+            if not isinstance(tokenizer, TextTokenizer):
+                # a model that cannot be loaded fails here, before the first line is typed
+                sampler.logprobs(tokenizer.encode("a")).result()
             opening_is_over()
             if at_terminal:
                 greeting = f"{opened.weights.name}: type /help to see the commands"
@@ -105,16 +108,38 @@ class Chat:
             answer=True,
             chat_template_kwargs=self.chat_template_kwargs,
         )
+        is_text = isinstance(self.tokenizer, TextTokenizer)
         try:
-            for size in chain(CHUNK_SIZES, repeat(CHUNK_SIZES[-1])):
-                self._extend(answer, prompt, min(size, self.params.max_tokens - len(answer.tokens)))
-                yield self._new_text(answer)
-                if answer.stopped_by:
-                    break
+            yield from self._whole(answer, prompt) if is_text else self._chunks(answer, prompt)
         finally:  # also after Ctrl-C
             if answer.text or answer.stopped_by:
                 self.messages = [*messages, {"role": "assistant", "content": answer.text}]
         self.note = self._note_on(answer)
+
+    def _chunks(self, answer: Answer, prompt: Tokens) -> Iterator[str]:
+        """Yield an answer that is sampled a few tokens at a time."""
+        for size in chain(CHUNK_SIZES, repeat(CHUNK_SIZES[-1])):
+            self._extend(answer, prompt, min(size, self.params.max_tokens - len(answer.tokens)))
+            yield self._new_text(answer)
+            if answer.stopped_by:
+                return
+
+    def _whole(self, answer: Answer, prompt: Tokens) -> Iterator[str]:
+        """Yield an answer of a sampler of text, which continues none, in pieces if it streams."""
+        self.requests += 1
+        params = asdict(self.params) | {"seed": self.params.seed + self.requests}
+        if not isinstance(self.sampler, StreamingSampler):
+            [sampled] = self.sampler.sample(prompt, **params).result()
+        else:
+            tokens = stream_tokens(self.sampler, prompt, params)
+            try:
+                while True:
+                    answer.tokens = np.append(answer.tokens, next(tokens))
+                    yield self._new_text(answer)
+            except StopIteration as end:
+                [sampled] = end.value
+        answer.tokens, answer.stopped_by = sampled.tokens, sampled.stop_reason
+        yield self._new_text(answer)
 
     def _note_on(self, answer: Answer) -> str:
         if answer.stopped_by == "length":
