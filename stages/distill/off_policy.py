@@ -7,9 +7,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
 from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen.artifacts.weights import find_weights
+from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
@@ -26,8 +28,18 @@ from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.chat.token_table import MarkedTokens, token_table
 from stages.data.dataset import HeldOut
 from stages.evaluate.checkpoint_eval import evaluation_report
-from stages.evaluate.evaluation import EvalConfig, check_tries, evaluate, sample_records
+from stages.evaluate.evaluation import (
+    GREEDY,
+    UNSAMPLED,
+    EvalConfig,
+    check_tries,
+    evaluate,
+    metrics_by_set,
+    sample_records,
+)
 from stages.evaluate.reference import same_tokens, sample_answers
+
+log = structlog.get_logger("stages.distill.off_policy")
 
 
 @dataclass(frozen=True)
@@ -210,15 +222,32 @@ class EvaluateTeacher(Stage):
         held_out: HeldOut,
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table, Samples]:
-        prompted = {name: self._prompted(rows) for name, rows in held_out.sets.items()}
         weights = find_weights(self.teacher, client, blobs)
         student, tokenizer = tokenizer, models.tokenizer(weights.model)
+        held_out = self._measured(held_out, tokenizer)
+        prompted = {name: self._prompted(rows) for name, rows in held_out.sets.items()}
         stage = replace(self, render=_teacher_rendering(self.render, tokenizer, student))
         render = stage._with_room(held_out.sets, prompted, tokenizer)
         sampler = client.sampler(weights.source)
         evaluation = await evaluate(sampler, tokenizer, self.evaluation, render, HeldOut(prompted))
         metrics, table = evaluation_report("The teacher", evaluation, suffix="_teacher")
         return metrics, table, sample_records(evaluation, held_out, "teacher")
+
+    def _measured(self, held_out: HeldOut, tokenizer: Tokenizer) -> HeldOut:
+        """Return the sets by whose metric the teacher can be measured: without scores, not all."""
+        if not isinstance(tokenizer, TextTokenizer):
+            return held_out
+        metrics = metrics_by_set(held_out, self.evaluation, GREEDY)
+        graded = {
+            name: rows for name, rows in held_out.sets.items() if metrics[name] not in UNSAMPLED
+        }
+        if left_out := sorted(set(held_out.sets) - set(graded)):
+            log.warning(
+                "the teacher gives text only, so its loss is not measured; "
+                "evaluation.metric=text compares answers",
+                sets=", ".join(left_out),
+            )
+        return HeldOut(graded)
 
     def _prompted(self, rows: Sequence[Conversation]) -> tuple[Conversation, ...]:
         return tuple(with_system_prompt(row, self.instruction) for row in rows)

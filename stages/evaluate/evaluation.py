@@ -14,6 +14,7 @@ import numpy as np
 import structlog
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.backend.work import counted, gather_counted
 from kitchen.config.user_functions import is_function_name
 from kitchen.errors import ConfigError, DataError, Diverged, check_name
@@ -247,6 +248,7 @@ class _Evaluator:
 
     async def evaluate(self, held_out: HeldOut) -> Evaluation:
         metrics = await asyncio.to_thread(metrics_by_set, held_out, self.config, self.decoding)
+        check_scored(metrics, self.tokenizer)
         answers, losses, choices = {}, {}, {}
         for name, conversations in held_out.sets.items():
             if metrics[name] == "loss":
@@ -339,7 +341,9 @@ def check_held_out(
     decoding: DecodingConfig = GREEDY,
 ) -> None:
     """Raise the errors of an evaluation that the rows cause, without weights."""
-    for name, metric in metrics_by_set(held_out, config, decoding).items():
+    metrics = metrics_by_set(held_out, config, decoding)
+    check_scored(metrics, tokenizer)
+    for name, metric in metrics.items():
         rows = held_out.sets[name]
         if metric == "loss":
             render_all(rows, tokenizer, render)
@@ -377,6 +381,18 @@ def metrics_by_set(
             "answers as text, or choose other splits"
         )
     return metrics
+
+
+def check_scored(metrics: Mapping[str, str], tokenizer: Tokenizer) -> None:
+    """Raise ConfigError if a set needs log-probabilities of weights that give text only."""
+    unsampled = [name for name, metric in metrics.items() if metric in UNSAMPLED]
+    if unsampled and isinstance(tokenizer, TextTokenizer):
+        name = unsampled[0]
+        raise ConfigError(
+            f"{name} is evaluated by the metric {metrics[name]}, which needs log-probabilities, "
+            "and these weights give text only: set evaluation.metric=text to compare its answers "
+            "as text, or another metric that grades answers"
+        )
 
 
 def render_all(
