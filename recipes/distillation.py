@@ -45,7 +45,7 @@ class Distillation(RolloutRecipe):
             train.OpenSession(self.model, self.lora),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             tasks.CheckPrompts(limit, prompts),
-            distill.OpenTeachers(teachers, self.instruction, prompts),
+            distill.OpenTeachers(teachers, self.instruction, prompts, self.model),
             *evaluate.start_exports(self.early_stopping),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
             *kl_stages(evaluate.MeasureKLBefore, *kl, model=self.model),

@@ -44,7 +44,7 @@ class Dpo(EpochRecipe):
                 self.model, self.rendering, self.mistakes, self.seed, self.evaluation
             ),
             preference.RenderPairs(self.rendering),
-            *([preference.PrecomputeReferenceLogprobs(reference)] if loss.uses_reference else []),
+            *preference.reference_stages(reference, self.model, loss.uses_reference),
             preference.AttachReferenceLogprobs(),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(self.until_stopped(epochs))(

@@ -40,7 +40,7 @@ class Kto(EpochRecipe):
                 self.model, self.rendering, self.mistakes, self.seed, self.evaluation
             ),
             preference.RenderLabelledAnswers(self.rendering),
-            preference.PrecomputeReferenceLogprobs(reference),
+            preference.PrecomputeReferenceLogprobs(reference, self.model),
             preference.AttachReferenceLogprobs(),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(self.until_stopped(epochs))(

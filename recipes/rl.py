@@ -31,6 +31,7 @@ class Rl(RewardedRecipe):
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty, self.advantages)
         with_reference = bool(self.kl_penalty or self.reference)
+        reference = evaluate.OpenReference(self.reference or self.model, self.model)
         loss, options = rl.loss_of(self.loss, self.loss_options)
         kl = self.kl_penalty, self.kl_discount
         batches = self.until_stopped(tasks.TaskBatches(self.batch_size, self.steps, self.seed))
@@ -38,7 +39,7 @@ class Rl(RewardedRecipe):
             self.sources.stage(),
             train.OpenSession(self.model, self.lora),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
-            *([evaluate.OpenReference(self.reference or self.model)] if with_reference else []),
+            *([reference] if with_reference else []),
             *evaluate.start_exports(self.early_stopping),
             rl.EvaluateBasePolicy(self.model, self.playing, self.rendering),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=self.stale)(

@@ -9,7 +9,6 @@ from itertools import chain
 
 import numpy as np
 
-from kitchen.artifacts.weights import find_weights
 from kitchen.backend.work import gather_counted
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
@@ -20,7 +19,12 @@ from stages.chat.prompts import check_system_prompt, whole_prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.data.dataset import DEFAULT_DATASET
-from stages.evaluate.reference import PROMPT_LOGPROBS, open_reference, weights_facts
+from stages.evaluate.reference import (
+    PROMPT_LOGPROBS,
+    open_reference,
+    verify_reference,
+    weights_facts,
+)
 from stages.rl.policy_gradient import RolloutLogprobs, reference_kl
 from stages.rl.rollouts import Episode, Rollouts
 from stages.tasks.tasks import TaskBatch, prompt_of_task
@@ -81,6 +85,7 @@ class OpenTeachers(Stage):
     names: TeacherNames
     instruction: str = ""  # a system prompt that only the teachers read
     render: PromptRendering = DEFAULT_RENDERING
+    model: str = ""  # the one that is trained, for a check before the run
 
     def run(
         self,
@@ -94,7 +99,7 @@ class OpenTeachers(Stage):
         facts = Facts()
         try:
             for tag, name in self.names.items():
-                role = f"teacher.{tag}" if tag else "teacher"
+                role = _role(tag)
                 facts |= weights_facts(name, role, client, blobs)
                 samplers[tag] = open_reference(name, role, client, models, tokenizer, blobs)
         except BaseException:
@@ -102,9 +107,18 @@ class OpenTeachers(Stage):
             raise
         return Teachers(samplers, self.instruction, tokenizer, self.render), facts
 
-    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        for name in self.names.values():
-            find_weights(name, client, blobs)
+    def verify(
+        self,
+        client: TrainingClient,
+        models: ModelCatalog | None = None,
+        blobs: BlobStore | None = None,
+    ) -> None:
+        for tag, name in self.names.items():
+            verify_reference(name, _role(tag), self.model, client, models, blobs)
+
+
+def _role(tag: str) -> str:
+    return f"teacher.{tag}" if tag else "teacher"
 
 
 class ComputeTeacherLogprobs(Stage):

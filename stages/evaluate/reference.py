@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kitchen.artifacts.weights import find_weights
+from kitchen.artifacts.weights import find_weights, parse_weights_name
+from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.backend.work import gather_counted
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
@@ -49,6 +50,7 @@ class OpenReference(Stage):
     """Open the reference model; a resumed run must find the same weights under its name."""
 
     name: str  # of weights
+    model: str = ""  # the one that is trained, for a check before the run
 
     def run(
         self,
@@ -60,8 +62,13 @@ class OpenReference(Stage):
         facts = weights_facts(self.name, "reference", client, blobs)
         return open_reference(self.name, "reference", client, models, tokenizer, blobs), facts
 
-    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        find_weights(self.name, client, blobs)
+    def verify(
+        self,
+        client: TrainingClient,
+        models: ModelCatalog | None = None,
+        blobs: BlobStore | None = None,
+    ) -> None:
+        verify_reference(self.name, "reference", self.model, client, models, blobs)
 
 
 def open_reference(
@@ -74,12 +81,47 @@ def open_reference(
 ) -> Sampler:
     """Open weights to compare with; raises ConfigError that names the setting if tokens differ."""
     weights = find_weights(name, client, blobs)
-    if not same_tokens(models.tokenizer(weights.model), tokenizer):
+    _check_tokens(name, setting, models.tokenizer(weights.model), tokenizer)
+    return client.sampler(weights.source)
+
+
+def verify_reference(
+    name: str,
+    setting: str,
+    model: str,
+    client: TrainingClient,
+    models: ModelCatalog | None,
+    blobs: BlobStore | None,
+) -> None:
+    """Raise the error of `open_reference` before a run, as far as no download is needed.
+
+    `model` is the one that is trained; without it, only weights that give text are refused.
+    """
+    weights = find_weights(name, client, blobs)
+    if models is None or weights.model == model:
+        return
+    is_remote = parse_weights_name(weights.model).kind == "openai"
+    if is_remote:
+        _check_tokens(name, setting, models.tokenizer(weights.model), None)
+    trained = find_weights(model, client, blobs).model if model else ""
+    kinds = {parse_weights_name(each).kind for each in (weights.model, trained) if each}
+    if trained and trained != weights.model and (is_remote or "hub" not in kinds):
+        _check_tokens(name, setting, models.tokenizer(weights.model), models.tokenizer(trained))
+
+
+def _check_tokens(name: str, setting: str, tokenizer: Tokenizer, trained: Tokenizer | None) -> None:
+    """Raise ConfigError if the log-probabilities of weights cannot be compared."""
+    if isinstance(tokenizer, TextTokenizer):
+        raise ConfigError(
+            f"{setting}={name!r} gives text only, and log-probabilities are needed here; if its "
+            "server takes token ids (vLLM, SGLang, kitchen serve), set sampling.tokenizer to the "
+            "model whose tokenizer it uses"
+        )
+    if trained is not None and not same_tokens(tokenizer, trained):
         raise ConfigError(
             f"{setting}={name!r} has another tokenizer than the model that is trained, so the "
             "log-probabilities of the two cannot be compared; choose weights with the same one"
         )
-    return client.sampler(weights.source)
 
 
 def same_tokens(first: Tokenizer, second: Tokenizer) -> bool:

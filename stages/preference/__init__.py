@@ -19,6 +19,7 @@ from stages.preference.pair_stages import (
     PairData,
     PrecomputeReferenceLogprobs,
     ShuffledPairs,
+    reference_stages,
 )
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "SampleRejectedAnswers",
     "SampledRejections",
     "ShuffledPairs",
+    "reference_stages",
 ]

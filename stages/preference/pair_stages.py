@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kitchen.artifacts.weights import find_weights
 from kitchen.ports import (
     BlobStore,
     ModelCatalog,
@@ -27,7 +26,12 @@ from stages.data.dataset import Epoch, shuffled_batches
 from stages.evaluate.evaluation import HeldOutData
 from stages.evaluate.kl import shown_number
 from stages.evaluate.record import record_row
-from stages.evaluate.reference import PROMPT_LOGPROBS, open_reference, score_sequences
+from stages.evaluate.reference import (
+    PROMPT_LOGPROBS,
+    open_reference,
+    score_sequences,
+    verify_reference,
+)
 from stages.preference.comparisons import Pair, Pairs, RecordedPair, as_batch
 
 
@@ -73,6 +77,7 @@ class PrecomputeReferenceLogprobs(Stage):
 
     memoize = True
     reference: str  # a name of weights
+    model: str = ""  # the one that is trained, for a check before the run
 
     async def run(
         self,
@@ -88,11 +93,21 @@ class PrecomputeReferenceLogprobs(Stage):
             logprobs = await score_sequences(reference, sequences)
         return PairLogprobs(tuple(sequence[1:] for sequence in logprobs))
 
-    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        find_weights(self.reference, client, blobs)
+    def verify(
+        self,
+        client: TrainingClient,
+        models: ModelCatalog | None = None,
+        blobs: BlobStore | None = None,
+    ) -> None:
+        verify_reference(self.reference, "reference", self.model, client, models, blobs)
 
     def needs(self) -> Iterable[Need]:
         return [PROMPT_LOGPROBS]
+
+
+def reference_stages(reference: str, model: str, needed: bool) -> list[Stage]:
+    """Return the stage that scores pairs under the reference model, if the loss needs it."""
+    return [PrecomputeReferenceLogprobs(reference, model)] if needed else []
 
 
 class AttachReferenceLogprobs(Stage):
