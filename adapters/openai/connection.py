@@ -156,21 +156,22 @@ class Connection:
 
     async def stream(self, request: Request, on_chunk: Callable[[Any], object]) -> None:
         """Send a request whose answer arrives in chunks; it is sent again until the first one."""
-        begun = False
+        started = False
 
         async def send() -> None:
-            nonlocal begun
+            nonlocal started
             chunks = await self.resource(request.endpoint).create(**as_arguments(request.body))
             async for chunk in chunks:
-                begun = True
+                started = True
                 on_chunk(chunk)
 
-        def check_begun() -> None:
-            if begun:
+        def check_untouched() -> None:
+            if started:
                 raise BackendError(f"{self.name} broke off in the middle of an answer; try again")
 
         async with self._room:
-            await self._translated(request, self._retries.result(send, request.call, check_begun))
+            sending = self._retries.result(send, request.call, check_untouched)
+            await self._translated(request, sending)
 
     def _end(self, key: str, task: asyncio.Task[Any]) -> None:
         del self._under_way[key]

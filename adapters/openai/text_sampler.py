@@ -136,7 +136,7 @@ class TextSampler:
         if not given.messages or given.text:
             raise DataError(
                 f"openai:{self._model} answers messages, and continues no text: neither a prompt "
-                "without the chat template nor an answer that has begun"
+                "without the chat template nor an answer that was started"
             )
         return self._fields.body(
             {

@@ -108,9 +108,9 @@ def test_log_probabilities_of_text_are_refused(connect: Connect) -> None:
 def test_a_text_to_continue_is_refused(connect: Connect) -> None:
     adapter = connect(OpenAIServer())
     sampler, tokenizer = adapter.sampler(MODEL), adapter.tokenizer(MODEL)
-    begun = tokenizer.encode("Sure, ")
+    started = tokenizer.encode("Sure, ")
     question = tokenizer.render([{"role": "user", "content": "hi"}], answer=True)
-    for prompt in (begun, np.concatenate([question, begun])):
+    for prompt in (started, np.concatenate([question, started])):
         with pytest.raises(DataError, match="continues no text"):
             sampler.sample(prompt, max_tokens=3).result()
 
