@@ -44,6 +44,7 @@ class GradedAnswer:
     attempt: int = 0  # index among the answers to this row
     where: str = ""  # the row's place in the data: "chats.jsonl:12"
     failed: str = ""  # why it could not be graded, so that it has no score; empty if it was
+    answered: bool = True  # whether there was an answer to grade
     measure: str = ""  # name of the metric function that scored it; empty for other metrics
     score: float = 0.0  # by the metric function
     bounds: Bounds = SHARE  # range of its scores
@@ -138,6 +139,14 @@ def _scored(
     )
 
 
+def unanswered(metric: str, conversation: Conversation, reason: str) -> GradedAnswer:
+    """Return the place of an answer that there is none of, which has no score."""
+    graded = replace(_graded(conversation, "", reason), answered=False)
+    if not is_function_name(metric):
+        return graded
+    return replace(graded, measure=measure_of(metric), bounds=find_metric(metric).bounds)
+
+
 def measures_of(answers: Sequence[GradedAnswer]) -> Mapping[str, str]:
     """Return the label of each measure that the answers to a set have."""
     own = {answer.measure: answer.measure for answer in answers if answer.measure}
@@ -150,9 +159,11 @@ def score_bounds(answers: Sequence[GradedAnswer], measure: str) -> Bounds:
 
 
 def failure_counts(answers: Sequence[GradedAnswer]) -> Mapping[tuple[str, str], int]:
-    """Count truncated answers, and those that could not be graded, by label and metric key."""
+    """Count truncated, ungraded and missing answers, by label and metric key."""
     counts = {("truncated", "truncated"): sum(answer.truncated for answer in answers)}
-    failed = sum(bool(answer.failed) for answer in answers)
+    failed = sum(bool(answer.failed) and answer.answered for answer in answers)
     if failed:
         counts["could not be compared", "uncompared"] = failed
+    if missing := sum(not answer.answered for answer in answers):
+        counts["no answer", "unanswered"] = missing
     return counts

@@ -1,0 +1,99 @@
+"""The stage that asks the members of an ensemble and lets them vote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kitchen.artifacts.weights import find_weights
+from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient
+from kitchen.stage import Stage
+from kitchen.types import Price, Samples, Table
+from stages.chat.token_cost import AT_MOST, token_cost_rows
+from stages.data.bad_rows import BadRowsName
+from stages.data.dataset import HeldOut
+from stages.ensemble.config import EnsembleConfig
+from stages.ensemble.evaluating import EnsembleEvaluation, vote_records
+from stages.ensemble.voted import VotedAnswers
+from stages.ensemble.weighing import MemberWeights
+from stages.evaluate.bad_rows import DropBadQuestions
+from stages.evaluate.evaluation import EvaluationAfter, first_question
+from stages.evaluate.reference import IdentifyWeights
+
+
+class AskMembers(Stage):
+    """Ask the members of an ensemble all held-out problems, and let them vote on each."""
+
+    memoize = True
+    evaluation: EnsembleEvaluation
+
+    async def run(
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        held_out: HeldOut,
+        weights: MemberWeights | None = None,
+        blobs: BlobStore | None = None,
+    ) -> tuple[VotedAnswers, EvaluationAfter, Samples]:
+        equal = (1.0,) * len(self.evaluation.ensemble.members)
+        of_votes = equal if weights is None else weights.weights
+        voted = await self.evaluation.run(held_out, of_votes, client, models, blobs)
+        answers = {
+            name: tuple(problem.answer for problem in problems)
+            for name, problems in voted.sets.items()
+        }
+        return voted, EvaluationAfter(answers, {}), vote_records(voted, held_out)
+
+    def preview(
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        held_out: HeldOut,
+        blobs: BlobStore | None = None,
+        price: Price | None = None,
+    ) -> tuple[Table, Table]:
+        names = self.evaluation.ensemble.members
+        models_of = [find_weights(name, client, blobs).model for name in names]
+        tokenizers = [models.tokenizer(model) for model in models_of]
+        metrics = self.evaluation.metrics(held_out)
+        first = first_question(held_out, metrics, tokenizers[0], self.evaluation.render)
+        return self._counts(held_out, tokenizers, price), first
+
+    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
+        for name in self.evaluation.ensemble.members:
+            find_weights(name, client, blobs)
+
+    def _counts(
+        self, held_out: HeldOut, tokenizers: Sequence[Tokenizer], price: Price | None
+    ) -> Table:
+        """Return a table of the numbers of answers and tokens, in all and by member."""
+        evaluation, ensemble = self.evaluation, self.evaluation.ensemble
+        requests, read = [0] * len(tokenizers), [0] * len(tokenizers)
+        for name, metric in evaluation.metrics(held_out).items():
+            for problem in evaluation.problems(name, metric, held_out, tokenizers).values():
+                for at, prompt in problem.prompts.items():
+                    times = ensemble.draws if ensemble.mode == "cascade" else 1
+                    requests[at] += 1
+                    read[at] += len(prompt) * times
+        answers = [count * ensemble.draws for count in requests]
+        of_answers = [count * evaluation.config.max_tokens for count in answers]
+        bound = AT_MOST if ensemble.mode == "cascade" else ""
+        counts = [
+            ("answers in all", f"{bound}{sum(answers):,}"),
+            *token_cost_rows("tokens read", sum(read), bound, price),
+            *token_cost_rows("tokens of answers", sum(of_answers), AT_MOST, price),
+        ]
+        for label, tokens, most in zip(ensemble.labels, read, of_answers, strict=True):
+            text = f"{bound}{tokens:,} read, {AT_MOST}{most:,} of answers"
+            counts.append((f"tokens of {label}", text))
+        return Table("Questions", ("quantity", "count"), tuple(counts))
+
+
+def identify_members(config: EnsembleConfig) -> tuple[Stage, ...]:
+    """Return stages that record which weights the names of the members stand for."""
+    return tuple(IdentifyWeights(name, f"member.{at}") for at, name in enumerate(config.members, 1))
+
+
+def drop_bad_questions(asking: EnsembleEvaluation, bad_rows: BadRowsName) -> tuple[Stage, ...]:
+    """Return stages that leave out rows which a member cannot be asked, if they are to be."""
+    names = dict.fromkeys(asking.ensemble.members if bad_rows == "drop" else ())
+    return tuple(DropBadQuestions(name, asking.render, asking.config) for name in names)

@@ -1,0 +1,150 @@
+"""Members of an ensemble: weights that are asked for answers, with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import structlog
+
+from kitchen.artifacts.weights import Weights, find_weights, naming_damaged
+from kitchen.errors import (
+    BackendError,
+    ConfigError,
+    CorruptCheckpoint,
+    describe_error,
+    exits_as_failures,
+)
+from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.types import Sampled, Tokens
+
+# seconds for the first request to a member, since a local model is loaded for it
+LOADING_SECONDS = 600.0
+GIVE_UP = 16  # failures one after another, after which a member is not asked any more
+
+log = structlog.get_logger("stages.ensemble")
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """Limits of the requests to members, and what their answers must have."""
+
+    seconds: float  # for each request
+    concurrency: int  # requests to a member at the same time
+    needs_logprobs: bool = False
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """A request to a member that brought no answer."""
+
+    reason: str
+    late: bool = False  # whether it took too long
+    sent: bool = True  # whether the member was asked at all
+
+
+class Member:
+    """Weights that are asked for answers; failures are values, and are counted.
+
+    Wrong settings and damaged weights are errors, which end the run.
+    """
+
+    def __init__(self, weights: Weights, tokenizer: Tokenizer, limits: RequestLimits) -> None:
+        self.weights, self.tokenizer, self.limits = weights, tokenizer, limits
+        self._sampler: Sampler | None = None
+        self._broken = ""  # why the weights could not be opened
+        self._slots = asyncio.Semaphore(limits.concurrency)
+        self._first = asyncio.Lock()
+        self._begun = False  # whether the first request has ended
+        self._failures = 0  # since the last answer
+
+    def open(self, client: TrainingClient, blobs: BlobStore | None) -> None:
+        """Open the sampler, unless it is open; if a backend fails, no request is sent."""
+        if self._sampler is not None or self._broken:
+            return
+        try:
+            with naming_damaged(self.weights, client, blobs):
+                self._sampler = client.sampler(self.weights.source)
+        except BackendError as error:
+            self._give_up(describe_error(error))
+
+    def close(self) -> None:
+        """Close the sampler, if it is open."""
+        if self._sampler is not None:
+            self._sampler.close()
+            self._sampler = None
+
+    async def ask(self, prompt: Tokens, **options: Any) -> Sequence[Sampled] | NoAnswer:
+        """Return sampled answers; `options` are those of `Sampler.sample`.
+
+        The first request goes out alone, with a long time limit, because a local model is loaded
+        for it.
+        """
+        async with self._slots:
+            async with self._first:
+                if not self._begun and not self._broken:
+                    seconds = max(self.limits.seconds, LOADING_SECONDS)
+                    answers = await self._request(prompt, seconds, options)
+                    self._begun = True
+                    self._check_logprobs(answers)
+                    return answers
+            if self._broken:
+                return NoAnswer(f"not asked: {self._broken}", sent=False)
+            return await self._request(prompt, self.limits.seconds, options)
+
+    async def _request(
+        self, prompt: Tokens, seconds: float, options: Mapping[str, Any]
+    ) -> Sequence[Sampled] | NoAnswer:
+        assert self._sampler is not None
+        try:
+            with exits_as_failures():
+                async with asyncio.timeout(seconds) as limit:
+                    answers = await arrival(self._sampler.sample(prompt, **options))
+        except (ConfigError, CorruptCheckpoint):
+            raise
+        except Exception as error:  # noqa: BLE001 a failed answer is a value
+            late = limit.expired()
+            reason = f"late: it took more than {seconds:g} s" if late else describe_error(error)
+            self._failures += 1
+            if self._failures == GIVE_UP:
+                self._give_up(f"{GIVE_UP} requests before this one failed, the last one: {reason}")
+            return NoAnswer(reason, late)
+        self._failures = 0
+        return answers
+
+    def _give_up(self, reason: str) -> None:
+        self._broken = reason
+        log.warning(f"{self.weights.name} is not asked any more: {reason}")
+
+    def _check_logprobs(self, answers: Sequence[Sampled] | NoAnswer) -> None:
+        """Raise ConfigError if the vote needs log-probabilities and the first answer has none."""
+        if not self.limits.needs_logprobs or isinstance(answers, NoAnswer):
+            return
+        if any(math.isnan(mean_logprob(answer)) for answer in answers):
+            raise ConfigError(
+                f"vote=confidence needs log-probabilities, and {self.weights.name} reports none: "
+                "choose vote=majority, or members that report them"
+            )
+
+
+def mean_logprob(answer: Sampled) -> float:
+    """Return the mean log-probability of an answer's tokens, in nats; NaN if one is not known."""
+    if not len(answer.logprobs):
+        return math.nan
+    return float(np.asarray(answer.logprobs, np.float64).mean())
+
+
+def find_members(
+    names: Sequence[str],
+    limits: RequestLimits,
+    client: TrainingClient,
+    models: ModelCatalog,
+    blobs: BlobStore | None,
+) -> list[Member]:
+    """Find the weights of all members, without loading them."""
+    found = [find_weights(name, client, blobs) for name in names]
+    return [Member(weights, models.tokenizer(weights.model), limits) for weights in found]
