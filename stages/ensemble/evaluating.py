@@ -40,16 +40,16 @@ class EnsembleEvaluation:
     render: RenderDataset
     seed: int
 
+    def __post_init__(self) -> None:
+        if self.config.metric in UNSAMPLED:
+            raise _nothing_sampled(f"evaluation.metric={self.config.metric}")
+
     def metrics(self, held_out: HeldOut) -> Mapping[str, str]:
         """Choose the metric of each set; raises ConfigError for one that samples no answers."""
         metrics = metrics_by_set(held_out, self.config, GREEDY)
         for name, metric in metrics.items():
             if metric in UNSAMPLED:
-                raise ConfigError(
-                    f"{name} is evaluated by {metric}, for which no answers are sampled that could "
-                    "vote: set evaluation.metric=text to compare answers as text, or math, or a "
-                    "function of your own"
-                )
+                raise _nothing_sampled(f"{name} is evaluated by {metric}, which")
         return metrics
 
     def problems(
@@ -104,6 +104,13 @@ class EnsembleEvaluation:
             rows = held_out.sets[name]
             voted[name] = await grade_votes(metrics[name], of_set, rows, tokenizers, config)
         return VotedAnswers(tuple(self.ensemble.labels), voted)
+
+
+def _nothing_sampled(metric: str) -> ConfigError:
+    return ConfigError(
+        f"{metric} samples no answers that could vote: set evaluation.metric=text to compare "
+        "answers as text, or to json, math or a function of your own"
+    )
 
 
 def _check_answered(problems: Sequence[Problem]) -> None:

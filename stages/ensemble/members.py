@@ -60,6 +60,7 @@ class Member:
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._first = asyncio.Lock()
         self._begun = False  # whether the first request has ended
+        self._error: Exception | None = None  # that ends the run
         self._failures = 0  # since the last answer
 
     def open(self, client: TrainingClient, blobs: BlobStore | None) -> None:
@@ -87,14 +88,25 @@ class Member:
         async with self._slots:
             async with self._first:
                 if not self._begun and not self._broken:
-                    seconds = max(self.limits.seconds, LOADING_SECONDS)
-                    answers = await self._request(prompt, seconds, options)
-                    self._begun = True
-                    self._check_logprobs(answers)
-                    return answers
+                    return await self._first_request(prompt, options)
+            if self._error is not None:
+                raise self._error
             if self._broken:
                 return NoAnswer(f"not asked: {self._broken}", sent=False)
             return await self._request(prompt, self.limits.seconds, options)
+
+    async def _first_request(
+        self, prompt: Tokens, options: Mapping[str, Any]
+    ) -> Sequence[Sampled] | NoAnswer:
+        self._begun = True
+        try:
+            limit = max(self.limits.seconds, LOADING_SECONDS)
+            answers = await self._request(prompt, limit, options)
+            self._check_logprobs(answers)
+        except Exception as error:
+            self._error = error
+            raise
+        return answers
 
     async def _request(
         self, prompt: Tokens, seconds: float, options: Mapping[str, Any]

@@ -23,6 +23,7 @@ from stages.evaluate.record import NO_SCORE
 
 ENSEMBLE = "the ensemble"
 CORRECTION: Correction = "holm"
+SHOWN_CHARACTERS = 40  # of an answer, in the table of disagreements
 Rows = list[tuple[str, ...]]
 MEMBER_COLUMNS = ("set", "member", "answers", "score", "none", "tokens read", "tokens of answers")
 BIN_COLUMNS = ("set", "share of votes", "accuracy, 95 % interval", "problems")
@@ -142,7 +143,7 @@ def voted_sets(voted: VotedAnswers) -> list[VotedSet]:
 class ReportVotes(Stage):
     """Report members, votes and their calibration, and the problems on which members disagree."""
 
-    shown: int = 5  # problems of each set with the most disagreement
+    shown: int = 3  # problems of each set with the most disagreement
 
     def run(self, voted: VotedAnswers) -> tuple[Metrics, Table, Table, Table, Table]:
         metrics = Metrics()
@@ -262,7 +263,7 @@ def disagreement_rows(of_set: VotedSet, shown: int) -> Iterator[tuple[str, ...]]
         answer = problem.answer
         place = answer.where or str(answer.row)
         share = f"{problem.disagreement:.2f}"
-        yield of_set.name, place, share, _answers(problem), answer.expected
+        yield of_set.name, place, share, _answers(problem), _short(answer.expected)
 
 
 def _answers(problem: VotedProblem) -> str:
@@ -273,7 +274,13 @@ def _answers(problem: VotedProblem) -> str:
         counts[vote.group] = counts.get(vote.group, 0) + 1
         texts.setdefault(vote.group, vote.text)
     groups = sorted(counts, key=lambda group: -counts[group])
-    return ", ".join(f"{' '.join(texts[group].split())} ({counts[group]})" for group in groups)
+    return ", ".join(f"{_short(texts[group])} ({counts[group]})" for group in groups)
+
+
+def _short(text: str) -> str:
+    """Return the beginning of a text, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 3]}..."
 
 
 class CompareMembers(Stage):

@@ -20,6 +20,7 @@ from recipes.compare import Compare
 from recipes.distillation import Distillation
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.dpo import Dpo
+from recipes.ensemble import Ensemble
 from recipes.evaluate import Evaluate
 from recipes.kto import Kto
 from recipes.rl import Rl
@@ -38,6 +39,7 @@ RECIPES = (
     SlBasic,
     ChatSl,
     Evaluate,
+    Ensemble,
     Compare,
     Dpo,
     Kto,

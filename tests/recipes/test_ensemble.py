@@ -1,0 +1,262 @@
+"""ensemble on models of known accuracy: votes, cascades, failures, weights and resuming."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from adapters.fake.blobs import FakeBlobs
+from kitchen import Kitchen
+from kitchen.config.order import Order
+from kitchen.engine.preview import preview
+from kitchen.errors import ConfigError, DataError, RunFailed
+from kitchen.runs.execute import execute
+from kitchen.runs.store import read_journal
+from kitchen.statistics.intervals import clopper_pearson
+from kitchen.types import Table
+from recipes.ensemble import Ensemble
+from recipes.evaluate import Evaluate
+from stages.chat import RenderDataset
+from stages.compare.comparing import CompareOptions, compare_evaluations
+from stages.compare.recorded import read_evaluation
+from stages.data import HeldOutRowsConfig
+from stages.ensemble import EnsembleConfig, EnsembleEvaluation, WeighMembers
+from stages.evaluate import EvalConfig
+from tests.support.voters import DATA, Voters
+
+TEXT = {"metric": "text", "max_tokens": 8}
+HERE = "tests.recipes.test_ensemble"
+
+
+class Run:
+    """A run of the recipe, with what it recorded."""
+
+    def __init__(
+        self,
+        members: Sequence[str],
+        voters: Voters | None = None,
+        blobs: FakeBlobs | None = None,
+        name: str = "run",
+        **settings: Any,
+    ) -> None:
+        self.voters, self.blobs = voters or Voters(), blobs or FakeBlobs()
+        defaults = {"dataset": "votes", "splits": ("held",), "evaluation": TEXT, "seconds": 0.05}
+        self.recipe = Ensemble(**{"members": tuple(members), **defaults, **settings})
+        order = Order("recipes.ensemble:Ensemble", self.recipe.model_dump(mode="json"))
+        kitchen = Kitchen(self.voters, DATA, None, self.blobs)
+        execute(order, self.recipe, kitchen, name)
+        self.samples = read_journal(self.blobs, name, "samples")
+        self.metrics: dict[str, float] = {}
+        for row in read_journal(self.blobs, name, "metrics"):
+            self.metrics |= {key: value for key, value in row.items() if "/" in key}
+        self.tables = {
+            table["title"]: table["rows"] for table in read_journal(self.blobs, name, "tables")
+        }
+
+    def scores(self) -> Mapping[str, float]:
+        return {row["item"]: row["scores"].get("exact_match") for row in self.samples}
+
+
+def test_majority_is_within_its_interval_of_the_binomial() -> None:
+    members = [f"{name}-0.7" for name in "abcde"]
+    run = Run(members, dataset="many", splits=None)
+    expected = sum(math.comb(5, k) * 0.7**k * 0.3 ** (5 - k) for k in range(3, 6))
+    right = sum(run.scores().values())
+    found = clopper_pearson(right, 600)
+    assert found.low <= expected <= found.high
+    assert run.metrics["test/exact_match"] == right / 600
+    for member in members:
+        assert run.metrics[f"test/exact_match/{member}"] == pytest.approx(0.7, abs=0.06)
+    assert run.metrics["test/exact_match/the ensemble vs a-0.7/p_corrected"] < 0.001
+    assert run.metrics["test/any_right"] > 0.98
+
+
+def test_three_identical_members_vote_as_one() -> None:
+    run = Run(["a-0.6"] * 3)
+    alone = {row["item"]: row["votes"][0]["scores"]["exact_match"] for row in run.samples}
+    assert run.scores() == alone
+    assert 0 < sum(alone.values()) < 40
+    assert {row["share"] for row in run.samples} == {1.0}
+    assert run.metrics["held/ties"] == run.metrics["held/disagreement"] == 0
+    labels = [vote["member"] for vote in run.samples[0]["votes"]]
+    assert labels == ["a-0.6", "a-0.6 (2)", "a-0.6 (3)"]
+    assert run.metrics["held/exact_match/the ensemble vs a-0.6/difference"] == 0
+
+
+def test_cascade_stops_early_and_reports_saved_tokens() -> None:
+    members = [f"{name}-0.8" for name in "abcde"]
+    full, cascade = Run(members), Run(members, mode="cascade", enough=1)
+    assert cascade.scores() == full.scores()
+    read = len("<>0: yes?<><>") - 3  # tokens of the first prompts
+    saved = sum(len(row["not_asked"]) for row in cascade.samples)
+    assert cascade.metrics["held/votes_saved"] == saved > 20
+    assert full.metrics["held/votes_saved"] == 0
+    assert cascade.metrics["held/tokens_saved"] > saved * read
+    total = cascade.metrics["held/tokens"] + cascade.metrics["held/tokens_saved"]
+    assert total == pytest.approx(full.metrics["held/tokens"], rel=0.02)
+    rows = [row for row in cascade.tables["Votes"] if "saved" in row[1]]
+    assert rows[0][2] == f"{saved} of 200"
+    assert sum(cascade.voters.asked.values()) == 200 - saved
+    assert Run(members, mode="cascade", enough=0.5).metrics["held/votes_saved"] > saved
+
+
+def test_member_that_dies_in_the_middle_is_counted() -> None:
+    run = Run(["a-1", "b-1-die21", "c-1"])
+    assert run.metrics["held/failed/b-1-die21"] == 20
+    assert run.metrics["held/failed/a-1"] == run.metrics["held/late/b-1-die21"] == 0
+    assert run.metrics["held/exact_match"] == 1
+    reasons = [row["votes"][1]["failed"] for row in run.samples]
+    assert sum(not reason for reason in reasons) == 20
+    assert "the server has died" in reasons[-1]
+    # after 16 failures in a row it is left alone
+    assert run.voters.asked["b-1-die21"] == 20 + 16
+    assert sum(reason.startswith("not asked") for reason in reasons) == 4
+
+
+def test_late_answers_are_counted() -> None:
+    run = Run(["a-1", "b-1-hang39"], concurrency=1)
+    assert run.metrics["held/late/b-1-hang39"] == run.metrics["held/failed/b-1-hang39"] == 2
+    assert run.metrics["held/exact_match"] == 1
+    [row] = [row for row in run.tables["Members"] if row[1] == "b-1-hang39"]
+    assert row[4] == "2, 2 late"
+
+
+def test_problem_without_votes_is_a_failed_item() -> None:
+    run = Run(["a-1-die31", "b-1-die31"])
+    assert run.metrics["held/no_votes"] == run.metrics["held/unanswered"] == 10
+    assert run.metrics["held/exact_match"] == 1  # of the others
+    assert [row["failed"] for row in run.samples].count("no member answered") == 10
+    assert sum(row["scores"] == {} for row in run.samples) == 10
+
+
+def test_run_fails_if_no_member_ever_answers() -> None:
+    with pytest.raises(RunFailed):
+        Run(["a-1-die1", "b-1-die1"])
+
+
+def test_resumed_run_does_not_ask_again() -> None:
+    voters, blobs = Voters(), FakeBlobs()
+    settings: dict[str, Any] = {"voters": voters, "blobs": blobs}
+    first = Run(["a-0.7", "b-0.7", "c-0.7"], **settings)
+    asked = dict(voters.asked)
+    again = Run(["a-0.7", "b-0.7", "c-0.7"], **settings)
+    assert voters.asked == asked
+    assert again.metrics == first.metrics
+    assert len(again.metrics) > 20
+
+
+def test_ensemble_is_compared_with_other_runs() -> None:
+    run = Run(["a-0.4", "b-0.9", "c-0.9"], name="votes")
+    recipe = Evaluate(weights="a-0.4", dataset="votes", splits=("held",), evaluation=TEXT)
+    order = Order("recipes.evaluate:Evaluate", recipe.model_dump(mode="json"))
+    execute(order, recipe, Kitchen(run.voters, DATA, None, run.blobs), "alone")
+    groups = {name: (read_evaluation(run.blobs, name),) for name in ("alone", "votes")}
+    report = compare_evaluations(groups, CompareOptions(measures=("exact_match",)))
+    [pair] = report.pairs
+    assert pair.comparison is not None
+    key = "held/exact_match/the ensemble vs a-0.4/difference"
+    assert pair.comparison.difference.estimate == run.metrics[key] > 0.2
+
+
+def test_weighted_votes_follow_accuracies_on_another_split() -> None:
+    settings: dict[str, Any] = {"vote": "weighted", "weigh_on": "train"}
+    run = Run(["a-0.95", "b-0.5", "c-0.5"], **settings)
+    weights = [run.metrics[f"train/weight/{name}"] for name in run.recipe.members]
+    assert weights[0] > weights[1] + weights[2]
+    assert run.scores() == {
+        row["item"]: row["votes"][0]["scores"]["exact_match"] for row in run.samples
+    }
+    assert set(run.voters.asked.values()) == {80}
+
+
+def test_rows_that_are_evaluated_on_weigh_nothing() -> None:
+    run = Run(["a-0.9", "b-0.5"], vote="weighted", weigh_on="leaked")
+    [title] = [title for title in run.tables if title.startswith("Weights")]
+    assert "without 20 rows" in title
+    assert [row[1] for row in run.tables[title]] == ["20", "20"]
+    with pytest.raises(DataError):
+        Run(["a-0.9", "b-0.5"], vote="weighted", weigh_on="held")
+
+
+@pytest.mark.parametrize(("split", "error"), [("held", ConfigError), ("nope", DataError)])
+def test_split_that_is_evaluated_on_is_refused_in_the_plan(
+    split: str, error: type[Exception]
+) -> None:
+    asking = EnsembleEvaluation(
+        EnsembleConfig(("a-1", "b-1")), EvalConfig(metric="text"), RenderDataset(), seed=0
+    )
+    stage = WeighMembers("votes", split, None, HeldOutRowsConfig(), ("held",), asking)
+    with pytest.raises(error):
+        stage.verify(DATA)
+
+
+@pytest.mark.parametrize("mode", ["parallel", "sequential", "cascade"])
+def test_confidence_needs_logprobs_before_many_are_asked(mode: str) -> None:
+    voters = Voters()
+    with pytest.raises(ConfigError):
+        Run(["a-1-nan", "b-1"], voters, vote="confidence", mode=mode)
+    assert voters.asked["a-1-nan"] == 1
+    assert Run(["a-1", "b-1"], vote="confidence", mode=mode).metrics["held/exact_match"] == 1
+
+
+def test_unanimous_votes_leave_other_problems_unanswered() -> None:
+    run = Run(["a-0.7", "b-0.7"], vote="unanimous")
+    differ = sum(row["disagreement"] == 1 for row in run.samples)
+    assert run.metrics["held/unanswered"] == differ > 5
+    assert run.metrics["held/no_votes"] == 0
+    cascade = Run(["a-0.7", "b-0.7", "c-0.7"], vote="unanimous", mode="cascade")
+    assert cascade.metrics["held/votes_saved"] > 5
+
+
+def test_one_member_votes_with_several_draws() -> None:
+    run = Run(["a-0.7"], draws=3, temperature=1.0)
+    assert [len(row["votes"]) for row in run.samples] == [3] * 40
+    assert run.voters.asked == {"a-0.7": 40}  # one request for all draws
+
+
+def test_function_of_the_user_decides() -> None:
+    run = Run(["a-1", "b-0"], vote=f"{HERE}:last_vote")
+    assert run.metrics["held/exact_match"] == 0
+    assert {row["decided_by"] for row in run.samples} == {"function"}
+
+
+def last_vote(votes: list[Any]) -> Any:
+    return votes[-1]
+
+
+def test_preview_counts_answers_and_tokens() -> None:
+    recipe = Ensemble(
+        members=("a-1", "b-1"),
+        dataset="votes",
+        splits=("held",),
+        evaluation=TEXT,
+    )
+    ports = Kitchen(Voters(), DATA, None, FakeBlobs()).ports()
+    tables = [value for value in preview(recipe.workflow(), ports) if isinstance(value, Table)]
+    [questions] = [table for table in tables if table.title == "Questions"]
+    counts = {row[0]: row[1] for row in questions.rows}
+    assert counts["answers in all"] == "80"
+    assert counts["tokens of answers"] == "at most 640"
+    assert counts["tokens of a-1"] == counts["tokens of b-1"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"members": ()},
+        {"members": ("a-1",)},
+        {"draws": 2},
+        {"enough": 0.5},
+        {"vote": "weighted"},
+        {"weigh_on": "train"},
+        {"mode": "cascade", "vote": f"{HERE}:last_vote"},
+        {"evaluation": {"metric": "loss"}},
+        {"evaluation": {"metric": "choice"}},
+    ],
+)
+def test_settings_without_a_vote_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Ensemble(**{"members": ("a-1", "b-1"), "dataset": "votes", **settings}).workflow()
