@@ -48,8 +48,8 @@ class EnsembleConfig:
         rule = self.rule
         if not self.members:
             raise ConfigError(
-                "an ensemble has no members: set `members` to a list of two or more weights, such as "
-                "[run:FIRST, run:SECOND, run:THIRD]"
+                "an ensemble has no members: set `members` to a list of two or more weights, such "
+                "as [run:FIRST, run:SECOND, run:THIRD]"
             )
         if self.votes < 2:
             raise ConfigError(

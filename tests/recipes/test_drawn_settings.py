@@ -28,6 +28,7 @@ ONE_STEP: dict[str, dict[str, Any]] = {
     "distillation": {"dataset": "chats", "teacher": "teacher", "steps": 1},
     "distillation_off_policy": {"dataset": "chats", "teacher": "teacher", "max_steps": 1},
     "evaluate": {"dataset": "chats"},
+    "ensemble": {"dataset": "chats", "members": list(MODELS), "evaluation.metric": "text"},
 }
 SMALL = {
     "model": "model",

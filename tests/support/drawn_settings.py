@@ -36,10 +36,11 @@ SPLITS = ("train", "held", "nothing")
 WEIGHTS = (*MODELS, "path:nowhere", "run:nothing@best", "not a name")
 DATASETS = (*ROWS, "game:guess", "game:calculator", "reasoning-gym:leg_counting", "nothing")
 TEXTS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("model", "reference", "teacher", "teachers", "weights"), WEIGHTS),
+    **dict.fromkeys(("model", "reference", "teacher", "teachers", "weights", "members"), WEIGHTS),
     **dict.fromkeys(("dataset", "preferences", "mixture"), DATASETS),
-    **dict.fromkeys(("train", "test", "splits"), SPLITS),
+    **dict.fromkeys(("train", "test", "splits", "weigh_on"), SPLITS),
     "reward": REWARDS,
+    "vote": ("majority", "weighted", "confidence", "unanimous", "no such vote", "missing.py:f"),
     "extract": PATTERNS,
     "template": ("missing.jinja",),
 }

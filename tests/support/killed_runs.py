@@ -26,6 +26,7 @@ from recipes.claim_extraction import ClaimExtraction
 from recipes.distillation import Distillation
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.dpo import Dpo
+from recipes.ensemble import Ensemble
 from recipes.evaluate import Evaluate
 from recipes.kto import Kto
 from recipes.rl import Rl
@@ -86,6 +87,17 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
             "dataset": "chats",
             "evaluation": {"metric": "text", "max_tokens": 8},
             "answering": {"temperature": 1.0, "tries": 2, "pass_at": (1, 2)},
+        },
+    ),
+    "ensemble": (
+        Ensemble,
+        {
+            "members": ["model", "teacher"],
+            "dataset": "chats",
+            "evaluation": {"metric": "text", "max_tokens": 8},
+            "draws": 2,
+            "temperature": 1.0,
+            "mode": "cascade",
         },
     ),
     "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
@@ -290,6 +302,8 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     """Replace the names of MODELS anywhere in settings."""
     if isinstance(value, dict):
         return {key: _renamed(each, names) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_renamed(each, names) for each in value]
     return names.get(value, value) if isinstance(value, str) else value
 
 
