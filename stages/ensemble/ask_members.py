@@ -36,12 +36,8 @@ class AskMembers(Stage):
     ) -> tuple[VotedAnswers, EvaluationAfter, Samples]:
         equal = (1.0,) * len(self.evaluation.ensemble.members)
         of_votes = equal if weights is None else weights.weights
-        voted = await self.evaluation.run(held_out, of_votes, client, models, blobs)
-        answers = {
-            name: tuple(problem.answer for problem in problems)
-            for name, problems in voted.sets.items()
-        }
-        return voted, EvaluationAfter(answers, {}), vote_records(voted, held_out)
+        voted = await self.evaluation.answer(held_out, of_votes, client, models, blobs)
+        return voted, EvaluationAfter(voted.answers(), {}), vote_records(voted, held_out)
 
     def preview(
         self,

@@ -33,7 +33,7 @@ from stages.evaluate.record import record_row, recorded_items
 
 @dataclass(frozen=True)
 class EnsembleEvaluation:
-    """How the answers of an ensemble are sampled, compared and graded."""
+    """Settings of an evaluation of an ensemble: sampling, votes, metric and rendering."""
 
     ensemble: EnsembleConfig
     config: EvalConfig
@@ -76,7 +76,7 @@ class EnsembleEvaluation:
         report_left_out(name, len(rows), len(problems))
         return problems
 
-    async def run(
+    async def answer(
         self,
         held_out: HeldOut,
         weights: Sequence[float],

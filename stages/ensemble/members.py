@@ -59,7 +59,7 @@ class Member:
         self._broken = ""  # why the weights could not be opened
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._first = asyncio.Lock()
-        self._begun = False  # whether the first request has ended
+        self._was_asked = False  # whether a request was sent
         self._error: Exception | None = None  # that ends the run
         self._failures = 0  # since the last answer
 
@@ -87,7 +87,7 @@ class Member:
         """
         async with self._slots:
             async with self._first:
-                if not self._begun and not self._broken:
+                if not self._was_asked and not self._broken:
                     return await self._first_request(prompt, options)
             if self._error is not None:
                 raise self._error
@@ -98,7 +98,7 @@ class Member:
     async def _first_request(
         self, prompt: Tokens, options: Mapping[str, Any]
     ) -> Sequence[Sampled] | NoAnswer:
-        self._begun = True
+        self._was_asked = True
         try:
             limit = max(self.limits.seconds, LOADING_SECONDS)
             answers = await self._request(prompt, limit, options)

@@ -92,6 +92,13 @@ class VotedAnswers:
     members: tuple[str, ...]  # labels, in the order of asking
     sets: Mapping[str, tuple[VotedProblem, ...]]
 
+    def answers(self) -> Mapping[str, tuple[GradedAnswer, ...]]:
+        """Return the answers of the ensemble by set."""
+        answers: dict[str, tuple[GradedAnswer, ...]] = {}
+        for name, problems in self.sets.items():
+            answers[name] = tuple(problem.answer for problem in problems)
+        return answers
+
 
 async def grade_votes(
     metric: str,
@@ -159,6 +166,7 @@ def _graded_vote(
 ) -> GradedVote:
     group, readable = (None, False) if grouped is None else grouped
     missing = reply.no_answer
+    failed = "" if grade is None else grade.failed
     return GradedVote(
         member=reply.member,
         draw=reply.draw,
@@ -169,6 +177,6 @@ def _graded_vote(
         prompt_tokens=reply.prompt_tokens,
         answer_tokens=reply.answer_tokens,
         scores={} if grade is None else dict(grade.scores),
-        failed=missing.reason if missing else (grade.failed if grade else ""),
+        failed=failed if missing is None else missing.reason,
         late=missing is not None and missing.late,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, DatasetStore, ModelCatalog, TrainingClient
@@ -76,7 +77,7 @@ class WeighMembers(Stage):
             enough=type(self.evaluation.ensemble).enough,
         )
         evaluation = replace(self.evaluation, ensemble=every)
-        voted = await evaluation.run(rows, [1.0] * len(every.members), client, models, blobs)
+        voted = await evaluation.answer(rows, [1.0] * len(every.members), client, models, blobs)
         [(name, problems)] = voted.sets.items()
         return weighed(name, voted.members, problems, left_out)
 
@@ -100,7 +101,7 @@ class WeighMembers(Stage):
         metric = self.evaluation.config.metric
         load = LoadHeldOut(self.dataset, self._split, self.rows, reading, metric)
         loaded, _, _ = load.run(store)
-        evaluated = {item_of(row) for rows in held_out.sets.values() for row in rows}
+        evaluated = set(map(item_of, chain.from_iterable(held_out.sets.values())))
         [(name, rows)] = loaded.sets.items()
         kept = tuple(row for row in rows if item_of(row) not in evaluated)
         if not kept:
