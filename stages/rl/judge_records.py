@@ -1,4 +1,4 @@
-"""Metrics and records of the judge of `reward=rubric`."""
+"""Metrics and records of the judges that are asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from kitchen.types import Metrics
-from stages.tasks.rubric_judge import Judgement
+from stages.tasks.asked_model import Judgement
 
 
 def judge_metrics(judged: Iterable[Sequence[Judgement]]) -> Metrics:
@@ -22,9 +22,9 @@ def judge_metrics(judged: Iterable[Sequence[Judgement]]) -> Metrics:
     unparsed = sum(reply.score is None for reply in replies)
     return Metrics(
         {
-            "rubric/replies": float(len(replies)),
-            "rubric/tokens": float(sum(reply.tokens for reply in replies)),
-            "rubric/unparsed": unparsed / len(replies),
+            "judge/replies": float(len(replies)),
+            "judge/tokens": float(sum(reply.tokens for reply in replies)),
+            "judge/unparsed": unparsed / len(replies),
         }
     )
 

@@ -51,9 +51,10 @@ from stages.chat.token_cost import generation_cost_rows
 from stages.chat.token_table import MarkedTokens, token_table
 from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.rl.judge_records import judge_metrics, recorded_judgements
+from stages.tasks.asked_model import Judgement
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.rubric_cost import judge_cost_rows
-from stages.tasks.rubric_judge import Judgement, RubricReward, Verdict
+from stages.tasks.rubric_judge import RubricReward, Verdict
 from stages.tasks.step_results import open_env, reset_env, step_env
 from stages.tasks.subprocesses import WorkerEnded
 from stages.tasks.tasks import PlannedTasks, TaskBatch, place_of, question_tokens
@@ -116,7 +117,7 @@ class Rollout:
     lost_tokens: int = 0  # sampled by failed attempts, whose episodes are not kept
     parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
     retries: int = 0  # attempts that failed before this one
-    judgements: tuple[Judgement, ...] = ()  # of the judge, with reward=rubric
+    judgements: tuple[Judgement, ...] = ()  # of a judge that is asked
 
     @classmethod
     def failure(
@@ -464,7 +465,7 @@ class _RolloutState:
     done: bool = False
     retries: int = 0  # attempts that failed before this one
     lost_tokens: int = 0  # that they sampled
-    judgements: tuple[Judgement, ...] = ()  # of the judge, with reward=rubric
+    judgements: tuple[Judgement, ...] = ()  # of a judge that is asked
 
     def again(self, seed: int) -> _RolloutState:
         """Return another attempt at the task."""
@@ -706,7 +707,7 @@ def samples_of(rollouts: Rollouts, count: int) -> Samples:
                 "when": "rollout",
                 "tag": rollout.tag,
                 "text": rollout.text,
-                "reward": None if rollout.abstained else rollout.reward,
+                "reward": rollout.reward if rollout.rewarded else None,
                 **recorded_parts(rollout),
                 "failed": rollout.error,
                 **recorded_judgements(rollout.judgements),

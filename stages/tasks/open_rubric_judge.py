@@ -34,7 +34,7 @@ class OpenRubricJudge(Stage):
     ) -> tuple[Tasks, Facts]:
         weights = find_weights(self.model, client, blobs)
         tokenizer, sampler = models.tokenizer(weights.model), client.sampler(weights.source)
-        judge = RubricJudge(self.config, tokenizer, sampler, self.seed)
+        judge = RubricJudge.of(self.config, tokenizer, sampler, self.seed)
         facts = Facts({**weights.facts(client, "rubric"), "rubric.model": weights.model})
         return with_judge(tasks, judge), facts
 
@@ -46,7 +46,7 @@ class OpenRubricJudge(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[Tasks, Table, Table]:
         tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
-        judged = with_judge(tasks, RubricJudge(self.config, tokenizer, None, self.seed))
+        judged = with_judge(tasks, RubricJudge.of(self.config, tokenizer, None, self.seed))
         first = next(judged_questions(judged.train), None)
         prompts = [] if first is None else judge_prompts(first)
         shown = [MarkedTokens.of_prompt(prompt) for prompt in prompts[:1]]

@@ -5,42 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import chain
 
 from kitchen.errors import ConfigError
-from kitchen.ports import Message, Sampler, Tokenizer, arrival
+from kitchen.ports import Message, Sampler, Tokenizer
 from kitchen.ports.environments import StepResult
 from kitchen.types import Tokens
 from stages.chat.messages import messages_from_dicts
-from stages.chat.model_limits import has_room
-from stages.chat.prompts import render_prompt, request_text
+from stages.chat.prompts import request_text
 from stages.chat.template import TemplateInputs
+from stages.tasks.asked_model import AskedModel, Judgement
 from stages.tasks.grading import GradingConfig
-from stages.tasks.rubric import (
-    RUBRIC,
-    Reply,
-    RubricConfig,
-    ask_again,
-    judge_prompt,
-    read_reply,
-)
+from stages.tasks.rubric import RUBRIC, RubricConfig, judge_prompt
 
 NOT_OPENED = (
     "reward=rubric has no judge: the workflow needs the stage OpenRubricJudge after the one that "
     "loads the problems, as in ProblemSources.stage()"
 )
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The replies of a judge about one answer by one criterion."""
-
-    criterion: str  # its name
-    prompt: str  # of the first attempt
-    replies: tuple[Reply, ...]  # of all draws, each with the attempts before it
-    score: float | None  # mean over the draws, 0..1; None if one of them has no score
-    problem: str = ""  # the reason why one of them has none
 
 
 @dataclass(frozen=True)
@@ -54,18 +35,20 @@ class Verdict:
     parsed: bool = True  # whether the answer has the form that is asked for
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class RubricJudge:
-    """A language model that scores answers by the criteria of a rubric.
-
-    The seed of a reply follows from the seed of the run and the prompt, so that the same answer to
-    the same request gets the same score.
-    """
+    """A language model that scores answers by the criteria of a rubric."""
 
     config: RubricConfig
-    tokenizer: Tokenizer
-    sampler: Sampler | None  # None in a plan, where nothing is asked, and once it is closed
-    seed: int = 0
+    model: AskedModel
+
+    @classmethod
+    def of(
+        cls, config: RubricConfig, tokenizer: Tokenizer, sampler: Sampler | None, seed: int
+    ) -> RubricJudge:
+        """Return the judge that a sampler is; None for that of a plan, which asks nothing."""
+        limits = config.max_tokens, "rubric.max_tokens", config.temperature, config.retries
+        return cls(config, AskedModel(tokenizer, sampler, *limits, seed))
 
     async def judge(self, request: str, references: Sequence[str], answer: str) -> Verdict:
         """Score an answer by all criteria."""
@@ -82,9 +65,9 @@ class RubricJudge:
 
     async def _ask(self, criterion: str, prompt: str) -> Judgement:
         """Ask for all draws of a criterion."""
-        drawn = await asyncio.gather(
-            *(self._draw(prompt, draw) for draw in range(self.config.draws))
-        )
+        draws = range(self.config.draws)
+        asked = (self.model.ask(prompt, draw, self.config.read, self.config.form) for draw in draws)
+        drawn = await asyncio.gather(*asked)
         replies = tuple(chain.from_iterable(drawn))
         scores: list[float] = []
         for attempts in drawn:
@@ -98,41 +81,8 @@ class RubricJudge:
             scores.append(self.config.scaled(last.score))
         return Judgement(criterion, prompt, replies, sum(scores) / len(scores))
 
-    async def _draw(self, prompt: str, draw: int) -> list[Reply]:
-        """Ask until a reply has a score, at most retries + 1 times."""
-        replies: list[Reply] = []
-        text = prompt
-        for attempt in range(self.config.retries + 1):
-            replies.append(await self._reply(text, [draw, attempt]))
-            if replies[-1].score is not None:
-                break
-            text = ask_again(prompt, replies[-1].problem, attempt + 1)
-        return replies
-
-    async def _reply(self, text: str, place: Sequence[int]) -> Reply:
-        assert self.sampler is not None, "a plan asks no judge"
-        prompt = self.tokens(text)
-        limit = self.config.max_tokens
-        has_room(prompt, limit, "rubric.max_tokens", self.tokenizer, "the judge's prompt")
-        digest = sha256(repr([self.seed, *place, text]).encode()).digest()
-        [sampled] = await arrival(
-            self.sampler.sample(
-                prompt,
-                max_tokens=limit,
-                temperature=self.config.temperature,
-                seed=int.from_bytes(digest[:4]) >> 1,  # below 2^31, as every server accepts
-            )
-        )
-        return read_reply(self.tokenizer.decode(sampled.tokens), sampled, self.config)
-
-    def tokens(self, text: str) -> Tokens:
-        """Return the (T,) tokens of a prompt of the judge."""
-        return render_prompt([{"role": "user", "content": text}], self.tokenizer)
-
     def close(self) -> None:
-        if self.sampler is not None:
-            self.sampler.close()
-        self.sampler = None
+        self.model.close()
 
 
 @dataclass(frozen=True)
@@ -183,4 +133,4 @@ class RubricReward:
             judge_prompt(request, self.references, "", criterion.text, judge.config)
             for criterion in judge.config.criteria_by_name.values()
         ]
-        return list(map(judge.tokens, texts))
+        return list(map(judge.model.tokens, texts))

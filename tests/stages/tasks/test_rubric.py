@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen
+from kitchen.artifacts.weights import find_weights
 from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import from_arguments
 from kitchen.engine.preview import preview
 from kitchen.errors import ConfigError, KitchenError, RunFailed
-from kitchen.types import Sampled, Samples
+from kitchen.types import Samples
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
@@ -27,8 +29,8 @@ from stages.tasks.rubric import (
     RubricConfig,
     judge_prompt,
     read_criteria,
-    read_reply,
 )
+from stages.tasks.rubric_judge import RubricJudge
 from tests.support.recording import RecordingObserver
 
 # the fake reads only the last token of a prompt, so its scores vary with the seed of each answer
@@ -116,17 +118,20 @@ def rollouts(seen: RecordingObserver) -> list[dict[str, Any]]:
 def test_only_a_last_line_with_a_score_is_read(
     reply: str, score: float | None, problem: str
 ) -> None:
-    sampled = Sampled(np.arange(3), np.zeros(3, np.float32), "stop")
-    read = read_reply(reply, sampled, RubricConfig())
-    assert (read.score, read.tokens) == (score, 3)
-    assert problem in read.problem
-    assert bool(read.problem) == (score is None)
+    read, reason = RubricConfig().read(reply)
+    assert (read, bool(reason)) == (score, score is None)
+    assert problem in reason
 
 
-def test_a_truncated_reply_has_no_score() -> None:
-    sampled = Sampled(np.arange(3), np.zeros(3, np.float32), "length")
-    read = read_reply("Score: 1", sampled, RubricConfig(max_tokens=3))
-    assert (read.score, read.problem) == (None, "it was truncated at rubric.max_tokens=3")
+def test_a_truncated_reply_has_no_score(blobs: FakeBlobs) -> None:
+    training = FakeTraining(blobs)
+    weights = find_weights("run:scores", training, blobs)
+    sampler, tokenizer = training.sampler(weights.source), training.tokenizer("any")
+    for max_tokens, problem in ((8, "it was truncated at rubric.max_tokens=8"), (32, "")):
+        judge = RubricJudge.of(RubricConfig(max_tokens=max_tokens), tokenizer, sampler, 0)
+        verdict = asyncio.run(judge.judge("Why?", [], "So."))
+        assert {reply.problem for reply in verdict.judgements[0].replies} == {problem}
+        assert (verdict.reward is None, problem in verdict.problem) == (bool(problem), True)
 
 
 def test_an_answer_cannot_end_its_part_of_the_prompt() -> None:
@@ -201,7 +206,7 @@ def test_rewards_are_the_scores_of_the_judge(blobs: FakeBlobs) -> None:
         assert row["rewards"] == scores
         assert row["reward"] == pytest.approx((3 * scores["good"] + scores["short"]) / 4)
     assert len(set(seen.series("reward"))) == 2
-    assert seen.series("rubric/replies") == [8 * 2 * 2] * 2
+    assert seen.series("judge/replies") == [8 * 2 * 2] * 2
     assert seen.series("held/reward_before")[0] > 0
     again = cook(blobs, Rl(**settings("scores", rubric=rubric)))
     assert rollouts(again) == rollouts(seen)
@@ -218,7 +223,7 @@ def test_a_rubric_is_one_of_several_rewards(blobs: FakeBlobs) -> None:
 def test_a_reply_without_a_score_is_asked_for_again(blobs: FakeBlobs) -> None:
     options = {"rubric": {"retries": 6}, "playing": {"max_tokens": 4, "max_failed": 1.0}}
     seen = cook(blobs, Rl(**settings("both", **options)))
-    assert 0 < seen.series("rubric/unparsed")[0] < 1
+    assert 0 < seen.series("judge/unparsed")[0] < 1
     assert seen.series("failed")[0] < 0.5
     replies = [row["judge"][0]["replies"] for row in rollouts(seen)]
     assert all(reply["score"] is None for each in replies for reply in each[:-1])
