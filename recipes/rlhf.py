@@ -1,4 +1,4 @@
-"""Reinforcement learning from human feedback: train a judge (reward model), then a policy by it."""
+"""Reinforcement learning from human feedback: train a judge or ask one, then train a policy."""
 
 from pydantic import NonNegativeFloat
 
@@ -9,7 +9,10 @@ from stages import judge as judges
 
 
 class Rlhf(RewardedRecipe):
-    """Collect comparisons, train a judge on them, and train a policy on the judge's preferences."""
+    """Collect comparisons, train a judge on them, and train a policy on the judge's preferences.
+
+    A judge that is asked as it is (judge.epochs=0) needs no comparisons.
+    """
 
     # data set of comparisons; null to rank sampled answers to `dataset` by their rewards
     preferences: str | None = None
@@ -22,21 +25,21 @@ class Rlhf(RewardedRecipe):
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty)
         judge, own_answers = self.judge.model or self.model, self.preferences is None
-        config = self.judge.with_prompts_of(self.model, self.rendering)
+        config, asked = self.judge.with_prompts_of(self.model, self.rendering), self.judge.asked
+        rewarded = own_answers and (not asked or self.sources.are_rewarded)
         own_model = [] if judge == self.model else [evaluate.IdentifyWeights(judge, "judge.start")]
         rank = judges.RankAnswers(self.model, self.ranking, self.playing, self.seed, self.rendering)
         batches = self.until_stopped(tasks.TaskBatches(self.batch_size, self.steps, self.seed))
-        measured = self.playing, own_answers, self.rendering
+        measured = self.playing, rewarded, self.rendering
+        size = self.save_every, self.problems * self.group
         return sequence(
             evaluate.IdentifyWeights(self.model, "start"),
             *own_model,
-            judges.comparison_source(self.preferences, self.sources, self.ranking),
+            judges.comparison_source(self.preferences, self.sources, self.ranking, asked),
             judges.CheckReadable(judge, config),
-            *([rank, judges.BuildComparisons()] if own_answers else []),
-            judges.EvaluateBaseJudge(judge, config),
-            judges.train_judge(config, judge, self.lora, self.seed, self.save_every),
-            judges.OpenJudge(judge, config),
-            judges.EvaluateJudge(),
+            *([rank, judges.BuildComparisons()] if own_answers and not asked else []),
+            *judges.judge_steps(config, judge, self.lora, self.seed, *size),
+            *([] if own_answers and asked else [judges.EvaluateJudge()]),
             train.OpenSession(self.model, self.lora),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
             evaluate.OpenReference(self.model),
@@ -56,6 +59,6 @@ class Rlhf(RewardedRecipe):
             ),
             train.SaveFinal(),
             rl.EvaluateTrainedPolicy(self.playing, self.rendering),
-            *([rl.CompareRewards()] if own_answers else []),
+            *([rl.CompareRewards()] if rewarded else []),
             judges.CompareByJudge(self.rendering),
         )

@@ -1,5 +1,6 @@
 """Judges: reward models trained on comparisons, and the rewards that they give."""
 
+from stages.judge.asked_judge import OpenAskedJudge, judge_steps
 from stages.judge.held_out_preference import MeasurePreference
 from stages.judge.judge import Judge, JudgeConfig, JudgeWeights
 from stages.judge.judge_rewards import (
@@ -38,10 +39,12 @@ __all__ = [
     "JudgeWeights",
     "LoadPreferences",
     "MeasurePreference",
+    "OpenAskedJudge",
     "OpenJudge",
     "RankAnswers",
     "RankingConfig",
     "SaveJudge",
     "comparison_source",
+    "judge_steps",
     "train_judge",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kitchen.artifacts.weights import find_weights
+from kitchen.errors import RunFailed
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient, arrival
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
@@ -25,7 +26,7 @@ from stages.chat.prompts import strip_separator, whole_prompt_tokens
 from stages.chat.template import DEFAULT_RENDERING, NO_INPUTS, PromptRendering, TemplateInputs
 from stages.evaluate.record import counted, record_row
 from stages.evaluate.reference import Reference
-from stages.judge.judge import EVEN, Judge, JudgeConfig, request_and_answers
+from stages.judge.judge import EVEN, UNREAD, Judge, JudgeConfig, Preference, request_and_answers
 from stages.preference.comparisons import Comparison, Comparisons, recorded_comparison
 from stages.rl.rollout_eval import PolicyAfter, PolicyBefore, recorded_task
 from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts, succeeded
@@ -44,9 +45,6 @@ def _is_json(text: str) -> bool:
 RULES: Mapping[str, Callable[[str], float]] = MappingProxyType(
     {"shorter": lambda text: -len(text), "json": _is_json}
 )
-
-
-UNREAD = "the judge cannot read it"  # an answer that is too long, or changed by the template
 
 
 class EvaluateJudge(Stage):
@@ -164,7 +162,8 @@ class JudgeRollouts(Stage):
     """Replace rewards by the judge's preference for each answer over the reference model's answer.
 
     The reference model answers the same problem, greedily. A truncated answer, or one that the
-    judge cannot read, has reward 0; `judge_unread` is the share of the latter.
+    judge cannot read, has reward 0; `judge_unread` is the share of the latter. If a judge that is
+    asked replies in another form, the rollout fails.
     """
 
     playing: RolloutConfig
@@ -183,18 +182,18 @@ class JudgeRollouts(Stage):
         prompts = [await prompt_of_task(task) for task in batch.tasks]
         baselines = await self._greedy_answers(reference, tokenizer, prompts)
         tokenizer = self.render.tokenizer(tokenizer)
-        inputs = zip(prompts, rollouts.groups, baselines, strict=True)
         groups = await asyncio.gather(
             *(
                 judge_group(judge, prompt.messages, group, baseline, tokenizer, prompt.inputs)
-                for prompt, group, baseline in inputs
+                for prompt, group, baseline in zip(prompts, rollouts.groups, baselines, strict=True)
             )
         )
-        unread, count = sum(unread for _, unread in groups), len(list(rollouts.all()))
-        metrics = Metrics(judge_unread=unread / max(count, 1))
+        judged = checked(Rollouts(tuple(group for group, _ in groups)), self.playing.max_failed)
+        unread = sum(unread for _, unread in groups) / max(len(list(rollouts.all())), 1)
+        metrics = Metrics(judge_unread=unread)
         if self.has_true_rewards and true_rewards:
             metrics["true_reward"] = float(np.mean(true_rewards))
-        return Rollouts(tuple(group for group, _ in groups)), metrics
+        return judged, metrics
 
     async def _greedy_answers(
         self,
@@ -230,15 +229,40 @@ async def judge_group(
     texts = list(dict.fromkeys(complete))
     other = strip_separator(baseline, tokenizer)
     preferences = await asyncio.gather(
-        *(judge.prefers(request, strip_separator(text, tokenizer), other, inputs) for text in texts)
+        *(judge.compare(request, strip_separator(text, tokenizer), other, inputs) for text in texts)
     )
     by_text = dict(zip(texts, preferences, strict=True))
-    rewards = [(by_text[rollout.text] or 0.0) if rollout.complete else 0.0 for rollout in group]
-    rewarded = tuple(
-        replace(rollout, reward=reward, abstained=False)
-        for rollout, reward in zip(group, rewards, strict=True)
-    )
-    return rewarded, sum(by_text[text] is None for text in complete)
+    rewarded = [
+        _rewarded(rollout, by_text[rollout.text]) if rollout.complete else _without_reward(rollout)
+        for rollout in group
+    ]
+    return tuple(rewarded), sum(by_text[text].value is None for text in complete)
+
+
+def _without_reward(rollout: Rollout) -> Rollout:
+    """Return a rollout that failed or was truncated, with the reward 0."""
+    return replace(rollout, reward=0.0, abstained=False)
+
+
+def _rewarded(rollout: Rollout, preference: Preference) -> Rollout:
+    """Return a rollout with its reward; it fails if a judge that is asked gave no preference."""
+    judged = replace(rollout, judgements=preference.judgements, abstained=False)
+    if preference.value is None and preference.judgements:
+        return judged.failing(preference.problem)
+    return replace(judged, reward=preference.value or 0.0)
+
+
+def checked(rollouts: Rollouts, max_failed: float) -> Rollouts:
+    """Return judged rollouts; raises RunFailed if too many have no preference of the judge."""
+    everything = list(rollouts.all())
+    failed = [rollout for rollout in everything if rollout.failed and rollout.judgements]
+    if len(failed) > max_failed * len(everything):
+        raise RunFailed(
+            f"the judge gave no preference for {len(failed)} of {len(everything)} answers, more "
+            f"than the {max_failed:.0%} that playing.max_failed allows. The first error: "
+            f"{failed[0].error}"
+        )
+    return rollouts
 
 
 class CompareByJudge(Stage):

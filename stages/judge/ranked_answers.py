@@ -67,11 +67,12 @@ class RankingConfig:
 
 
 def comparison_source(
-    preferences: str | None, sources: ProblemSources, ranking: RankingConfig
+    preferences: str | None, sources: ProblemSources, ranking: RankingConfig, asked: bool = False
 ) -> Step:
     """Return the stages that load comparisons, or problems whose sampled answers are compared.
 
-    Raises ConfigError for settings that contradict each other.
+    The problems of a judge that is `asked` need no rewards: nothing is ranked by them. Raises
+    ConfigError for settings that contradict each other.
     """
     if preferences is None:
         for name in sources.names:
@@ -80,6 +81,13 @@ def comparison_source(
                     f"dataset={name} is a game of several turns, but a judge compares single "
                     "answers to a question: choose a data set of questions."
                 )
+        if asked:
+            if ranking != RankingConfig():
+                raise ConfigError(
+                    "ranking has no effect with judge.epochs=0: a judge that is not trained needs "
+                    "no comparisons. Leave it out."
+                )
+            return replace(sources, rewarded=False).stage()
         return replace(sources, max_rows=max(sources.max_rows or 0, ranking.problems)).stage()
     reading, seed, max_rows = sources.reading, sources.seed, sources.max_rows
     unset = ProblemSources(DEFAULT_DATASET, reading, seed, max_rows)

@@ -136,6 +136,18 @@ class Rollout:
             lost_tokens=lost_tokens,
         )
 
+    def failing(self, error: str) -> Rollout:
+        """Return the rollout as one that failed when it was to be rewarded; it keeps its text."""
+        return replace(
+            self,
+            episodes=(),
+            reward=0.0,
+            parsed=False,
+            stop_reason=StopReason.FAILED,
+            error=error,
+            lost_tokens=self.lost_tokens + _sampled_tokens(self.episodes),
+        )
+
     @property
     def failed(self) -> bool:
         """True if the rollout failed, so that it has no reward."""

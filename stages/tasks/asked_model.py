@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 
 from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Tokens
@@ -51,6 +53,25 @@ class AskedModel:
     temperature: float = 0.0
     retries: int = 0  # times that it is asked again
     seed: int = 0
+
+    async def judge(
+        self, criterion: str, prompt: str, draws: int, read: Reader, form: str
+    ) -> Judgement:
+        """Ask for several replies by one criterion, and return their mean score."""
+        asked = (self.ask(prompt, draw, read, form) for draw in range(draws))
+        drawn = await asyncio.gather(*asked)
+        replies = tuple(chain.from_iterable(drawn))
+        scores: list[float] = []
+        for attempts in drawn:
+            last = attempts[-1]
+            if last.score is None:
+                problem = (
+                    f"the judge gave no score for {criterion!r} in {len(attempts)} replies: "
+                    f"{last.problem}"
+                )
+                return Judgement(criterion, prompt, replies, None, problem)
+            scores.append(last.score)
+        return Judgement(criterion, prompt, replies, sum(scores) / len(scores))
 
     async def ask(self, prompt: str, draw: int, read: Reader, form: str) -> list[Reply]:
         """Ask until a reply has the form that is described, at most retries + 1 times.

@@ -168,7 +168,7 @@ class RubricConfig:
 
     @property
     def form(self) -> str:
-        """The form of a reply, as the judge is told."""
+        """The form of a reply, as the prompt describes it."""
         return 'The last line of your reply must be "Score: N", where N is the number.'
 
     def read(self, reply: str) -> tuple[float | None, str]:

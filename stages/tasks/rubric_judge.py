@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
 
 from kitchen.errors import ConfigError
 from kitchen.ports import Message, Sampler, Tokenizer
@@ -64,22 +63,11 @@ class RubricJudge:
         return Verdict(self.config.reward(scores), scores, tuple(judgements))
 
     async def _ask(self, criterion: str, prompt: str) -> Judgement:
-        """Ask for all draws of a criterion."""
-        draws = range(self.config.draws)
-        asked = (self.model.ask(prompt, draw, self.config.read, self.config.form) for draw in draws)
-        drawn = await asyncio.gather(*asked)
-        replies = tuple(chain.from_iterable(drawn))
-        scores: list[float] = []
-        for attempts in drawn:
-            last = attempts[-1]
-            if last.score is None:
-                problem = (
-                    f"the judge gave no score for {criterion!r} in {len(attempts)} replies "
-                    f"(rubric.retries={self.config.retries}): {last.problem}"
-                )
-                return Judgement(criterion, prompt, replies, None, problem)
-            scores.append(self.config.scaled(last.score))
-        return Judgement(criterion, prompt, replies, sum(scores) / len(scores))
+        """Ask for all draws of a criterion, and return their mean score as a number from 0 to 1."""
+        config = self.config
+        judged = await self.model.judge(criterion, prompt, config.draws, config.read, config.form)
+        score = None if judged.score is None else config.scaled(judged.score)
+        return replace(judged, score=score)
 
     def close(self) -> None:
         self.model.close()

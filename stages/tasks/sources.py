@@ -45,11 +45,20 @@ class ProblemSources:
     gym_options: Mapping[str, GymOptions] = field(default_factory=dict)  # by task
     rubric: RubricConfig = field(default_factory=RubricConfig)  # of reward=rubric
     model: str = field(default="", compare=False)  # the judge by default
+    rewarded: bool = True  # false for prompts alone, where no reward is set
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the data sets."""
         return (self.dataset,) if self.mixture is None else tuple(self.mixture)
+
+    @property
+    def are_rewarded(self) -> bool:
+        """True if the reward of every data set is set, or comes with its problems."""
+        return all(
+            is_generated(name) or self.rewards.get(name, self.reward) is not None
+            for name in self.names
+        )
 
     def stage(self) -> Step:
         """Return the stage that loads or generates the problems, and one that opens their judge.
@@ -118,7 +127,8 @@ class ProblemSources:
             return MakeReasoningGym(name, reading, self.seed, self.max_rows, options)
         if name.startswith(games.PREFIX):
             return games.MakeGames(name, reading, self.seed, self.max_rows)
-        return LoadTasks(name, reading, self.seed, self.max_rows, reward, grading)
+        own = self.rewarded
+        return LoadTasks(name, reading, self.seed, self.max_rows, reward, grading, own)
 
     def _check_names(self) -> None:
         if self.mixture is not None and self.dataset != DEFAULT_DATASET:

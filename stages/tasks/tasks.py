@@ -40,6 +40,7 @@ from stages.tasks.function_workers import FunctionPool
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
 from stages.tasks.named_rewards import NamedRewards, find_rewards, grading_of
+from stages.tasks.own_reward import parse_question
 from stages.tasks.reward_setting import RewardSetting, reward_weights
 from stages.tasks.rewards import (
     AS_IS,
@@ -103,6 +104,7 @@ class LoadTasks(DatasetLoader):
     # if all references are JSON objects, else exact
     reward: RewardSetting = None
     grading: GradingConfig = AS_IS
+    rewarded: bool = True  # false for prompts alone, without rewards, if `reward` is None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,6 +114,8 @@ class LoadTasks(DatasetLoader):
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
         if rewards := find_rewards(self.reward):
             return self._run_with_rewards(store, rewards)
+        if self.reward is None and not self.rewarded:
+            return self._run_without_reward(store)
         name = next(iter(reward_weights(self.reward)), None)
         return self._run_with_built_in(store, name)
 
@@ -141,6 +145,22 @@ class LoadTasks(DatasetLoader):
         }
         train = questions.pop("")
         tasks = Tasks(train, questions, workers, tuple(bad_rows))
+        return tasks, loaded.facts, loaded.table
+
+    def _run_without_reward(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
+        """Read the prompts of questions, which need no answer."""
+        reader = DatasetReader(
+            store, self.dataset, self.reading, self.seed, self.max_rows, parse_question
+        )
+        loaded = load_splits(reader)
+        prompts = dict[str, tuple[Prompt, ...]]()
+        for name, data in {"": loaded.train, **loaded.held_out}.items():
+            tag = name or self.dataset
+            rows = ParsedRows(data, parse_question)
+            prompts[name] = tuple(
+                Prompt(prompt_dicts(row), tag, row.where, row.inputs) for row in rows
+            )
+        tasks = Tasks(prompts.pop(""), prompts, bad_rows=loaded.bad_rows)
         return tasks, loaded.facts, loaded.table
 
     def _run_with_rewards(
