@@ -47,8 +47,8 @@ proof: setup
 	$(BIN)/python -m pytest -m 'slow or not slow' tests/contracts/test_tinker.py tests/adapters/tinker tests/adapters/server
 	$(BIN)/python -m tests.acceptance.load
 	$(BIN)/python -m tests.acceptance.cookbook
-	$(BIN)/python -m tests.acceptance.others
 	$(BIN)/python -m tests.acceptance.clients
+	$(BIN)/python -m tests.acceptance.others $(SKYRL) $(if $(SKYRL_PYTHON),--python $(SKYRL_PYTHON))
 
 docs: setup
 	$(BIN)/python tests/docs/command_reference.py

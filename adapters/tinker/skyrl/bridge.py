@@ -93,6 +93,8 @@ class Bridge:
         self._client.close()
 
     def _send(self, request: ApiRequest) -> ApiReply:
+        if self._client.is_closed:
+            raise BackendError("the bridge to SkyRL is closed")
         is_poll = request.endpoint == "retrieve_future"
         try:
             response = self._client.request(

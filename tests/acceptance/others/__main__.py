@@ -80,6 +80,7 @@ def main() -> int:
     check_interpreter(options.python)
     versions = [released()] + ([from_source(options.folder)] if options.folder else [])
     os.environ["TINKER_API_KEY"] = "tml-any"  # SkyRL does not check it
+    os.environ["TINKER_TELEMETRY"] = "0"  # the SDK would report that the server has ended
     report = ServerReport()
     with tempfile.TemporaryDirectory() as temporary, letters.registered():
         model = tiny_model(Path(temporary) / "tiny")

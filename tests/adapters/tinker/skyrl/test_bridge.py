@@ -85,6 +85,15 @@ def test_only_this_process_may_use_the_bridge(bridge: Bridge, headers: dict[str,
     assert answer.status_code == 401
 
 
+def test_closed_bridge_says_so() -> None:
+    """A connection from before outlives it."""
+    bridge = Bridge("http://127.0.0.1:1", "tml-of-the-user")
+    with httpx.Client(base_url=bridge.url, headers={"X-API-Key": bridge.key}) as client:
+        assert "does not answer" in client.get("/api/v1/healthz").json()["detail"]
+        bridge.close()
+        assert client.get("/api/v1/healthz").json()["detail"] == "the bridge to SkyRL is closed"
+
+
 def test_redirects_are_passed_on(bridge: Bridge) -> None:
     answer = httpx.get(f"{bridge.url}/api/v1/archive", headers={"X-API-Key": bridge.key})
     assert (answer.status_code, answer.headers["Location"]) == (302, "https://files.example/a?b=c")
