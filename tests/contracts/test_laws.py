@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ADAPTER = """
 from kitchen.ports.blobs import blob_name
 from kitchen.testing.blobs import BlobLaws
@@ -49,6 +51,7 @@ def test_a_third_party_adapter_passes_the_laws(tmp_path: Path) -> None:
     assert "failed" not in last
 
 
+@pytest.mark.slow
 def test_broken_laws_are_named(tmp_path: Path) -> None:
     output = run_pytest(
         tmp_path,
@@ -59,6 +62,7 @@ def test_broken_laws_are_named(tmp_path: Path) -> None:
     assert "test_the_last_write_wins" not in output
 
 
+@pytest.mark.slow
 def test_a_missing_hook_is_named_with_its_signature(tmp_path: Path) -> None:
     hooks = {
         "blobs": "BlobLaws",

@@ -67,6 +67,7 @@ def test_it_learns_what_is_rewarded(raft: Any) -> None:
     assert observer.series("held/reward_gain")[0] > 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("policy_lag", [0, 1])
 def test_a_resumed_run_equals_an_uninterrupted_one(

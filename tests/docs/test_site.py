@@ -11,6 +11,7 @@ import pytest
 from tests.support.commands import shell_output
 from tests.support.pages import ROOT
 
+pytestmark = pytest.mark.slow
 LOADED = re.compile(
     r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//[^\"\s>]+)"
 )

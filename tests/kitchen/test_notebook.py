@@ -133,6 +133,7 @@ def test_stop_button_of_a_notebook_saves_first(
     assert progress["text/html"].startswith('<progress max="1" value="0.')
 
 
+@pytest.mark.slow
 def test_examples_of_the_python_api_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

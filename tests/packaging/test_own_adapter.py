@@ -101,6 +101,7 @@ def test_an_unknown_setting_of_it_is_refused(home: Path) -> None:
     assert "'prefix'" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_laws_are_run_by_subclassing_one_class(home: Path) -> None:
     done = shell(home, "python -m pytest -q -p no:cacheprovider test_upper.py")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -100,6 +100,7 @@ class StopAfter(Observer):
             self.signal.request()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("call", range(1, 8))
 def test_a_run_stopped_by_ctrl_c_resumes_to_the_same(call: int, ahead: int, tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def copied(blobs: FakeBlobs) -> FakeBlobs:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("name", FIRST)
 def test_other_weights_are_refused_wherever_the_run_was_stopped(

@@ -55,11 +55,17 @@ def soak(
 @pytest.mark.parametrize(
     "recipe, ahead",
     [
-        ("sl_basic", 1),
         ("rl", 2),
         *(
             pytest.param(recipe, 1, marks=pytest.mark.slow)
-            for recipe in ("chat_sl", "dpo", "distillation", "distillation_off_policy", "rlhf_own")
+            for recipe in (
+                "sl_basic",
+                "chat_sl",
+                "dpo",
+                "distillation",
+                "distillation_off_policy",
+                "rlhf_own",
+            )
         ),
     ],
 )

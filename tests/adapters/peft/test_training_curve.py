@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from adapters.fake.blobs import FakeBlobs
@@ -73,6 +74,7 @@ def plain_curve(folder: Path, adapter: Path) -> Array:
     return np.array(curve)
 
 
+@pytest.mark.slow
 def test_fifty_steps_match_a_plain_loop(
     opened: Callable[..., PeftSession], folder: Path, blobs: FakeBlobs, tmp_path: Path
 ) -> None:

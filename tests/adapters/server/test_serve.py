@@ -241,6 +241,7 @@ def test_waiting_clients_are_answered_when_it_stops(tmp_path: Path) -> None:
             assert poll.result().json()["type"] == "try_again"
 
 
+@pytest.mark.slow
 def test_take_over_replaces_the_lease_of_another_host(tmp_path: Path) -> None:
     claim = tmp_path / "runs/_served/lease/theirs.json"
     claim.parent.mkdir(parents=True)

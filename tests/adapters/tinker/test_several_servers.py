@@ -45,6 +45,7 @@ def servers(
         served.stop()
 
 
+@pytest.mark.slow
 def test_two_runs_train_at_the_same_time(
     servers: dict[str, tuple[RunningServer, FakeBlobs]],
 ) -> None:

@@ -44,6 +44,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["done", "killed"])
 def test_weights_open_from_another_folder(store: Path, run: str) -> None:
     with in_folder(store.parent / "elsewhere/deeper"):
@@ -55,6 +56,7 @@ def test_weights_open_from_another_folder(store: Path, run: str) -> None:
         output(0, "eval", run, *settings, "--runs", str(store))
 
 
+@pytest.mark.slow
 def test_a_run_resumes_from_another_folder(store: Path) -> None:
     with in_folder(store.parent / "elsewhere/deeper"):
         output(0, "resume", "killed", "--runs", str(store))

@@ -12,6 +12,7 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.statistics.corrections import correct
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
 @settings(max_examples=50, deadline=None)
 @pytest.mark.parametrize(

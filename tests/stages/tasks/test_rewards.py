@@ -143,6 +143,7 @@ def says_nine(answer: str, right: str) -> StepResult:
     return math_reward("$x = 9^{9^9}$", right)
 
 
+@pytest.mark.slow
 def test_hanging_grader_fails_the_rollout() -> None:
     processes, client = WorkerPool(), FakeTraining()
     good, bad = (

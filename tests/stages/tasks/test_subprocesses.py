@@ -113,6 +113,7 @@ def describe(word: str) -> str:
     return f"{word} in {os.getpid()}"
 
 
+@pytest.mark.slow
 def test_failed_calls_of_many_are_yielded_as_errors() -> None:
     words = ("one", "hang", "two", "die", "fail", "three")
     calls = call_each_in_subprocess(describe, [[word] for word in words], 2.0, ["warm"])

@@ -82,6 +82,7 @@ def check(found: Sequence[tuple[Answers, Answers]]) -> None:
                 np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -106,6 +107,7 @@ def test_continued_conversations_match_a_fresh_sampler(
         sampler.close()
 
 
+@pytest.mark.slow
 def test_continued_conversations_in_bfloat16(
     opened: Callable[..., PeftSession], weighted: list[Datum]
 ) -> None:
