@@ -45,17 +45,14 @@ class Version:
 
 def check_interpreter(interpreter: Path) -> None:
     """Raise SystemExit for a Python in which SkyRL cannot unpack its checkpoints."""
-    shown = run(
-        interpreter,
-        "-c",
-        "import sys, tarfile; print(sys.version.split()[0], 'data_filter' in vars(tarfile))",
-    )
-    version, can_unpack = shown.split()
+    program = "import sys, tarfile; print(sys.version.split()[0], 'data_filter' in vars(tarfile))"
+    advice = "name a Python of 3.11.4 or later with --python PATH (make proof SKYRL_PYTHON=PATH)"
+    try:
+        version, can_unpack = run(interpreter, "-c", program).split()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"{interpreter} is not a Python: {error}; {advice}") from error
     if can_unpack != "True":
-        raise SystemExit(
-            f"{interpreter} is Python {version}, but SkyRL needs 3.11.4 or later: name another one "
-            "with --python PATH, or build .venv with it (make clean setup PYTHON=PATH)"
-        )
+        raise SystemExit(f"SkyRL does not work with Python {version} ({interpreter}): {advice}")
 
 
 def released() -> Version:
