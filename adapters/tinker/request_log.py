@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ from adapters.tinker.slow_retries import SlowRetries
 from kitchen.backend.port_call import current_call
 
 log = structlog.get_logger("kitchen.tinker")
+_RETRIES = "tinker.lib.retry_handler"  # a logger of the SDK
 _STARTED = "kitchen.started"  # key among the extensions of a request
 # requests that the SDK makes on its own
 _BACKGROUND = ("session_heartbeat", "telemetry", "dynamic_config")
@@ -39,8 +41,18 @@ def install() -> None:
             hooks = self._client.event_hooks
             self._client.event_hooks = {**hooks, "response": [*hooks["response"], log_response]}
 
+    logging.getLogger(_RETRIES).addFilter(_is_not_raised)
     setattr(_client.AsyncTinker, "_prepare_request", prepare)  # noqa: B010 mypy knows it as a method
     setattr(_client.AsyncTinker, "_kitchen_logs_requests", True)  # noqa: B010
+
+
+def _is_not_raised(record: logging.LogRecord) -> bool:
+    """Return whether a message of the SDK is news; the adapter raises errors of requests itself."""
+    text = record.getMessage()
+    if not text.startswith("Request failed with non-retryable error"):
+        return True
+    log.debug("a request failed", why=text)
+    return False
 
 
 def _log_response(response: Any, slow_retries: SlowRetries) -> None:

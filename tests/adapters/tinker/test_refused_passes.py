@@ -115,3 +115,15 @@ def test_a_refused_part_of_a_large_batch_ends_the_session() -> None:
         with pytest.raises(RunFailed, match="accepts no more calls"):
             session.save("later").result()
         session.close()
+
+
+def test_refused_samples_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The SDK would log each of them before it raises."""
+    blobs = FakeBlobs()
+    with serving(FakeTraining(blobs), blobs) as server:
+        sampler = ByteTinker(FakeBlobs(), server.url).sampler("tiny")
+        for _ in range(2):
+            with pytest.raises(DataError, match="outside the vocabulary"):
+                sampler.sample(np.array([100_000]), max_tokens=2).result()
+        sampler.close()
+    assert not [record for record in caplog.records if record.name.startswith("tinker.lib.retry")]
