@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -14,7 +15,7 @@ pytest.importorskip("uvicorn")
 
 from tests.support.commands import in_folder, output, python_process
 from tests.support.openai_server import OpenAIServer, serving_openai
-from tests.support.polling import wait_until
+from tests.support.polling import LineReader, wait_until
 
 MODEL = "openai:clever-large"
 FAKE = ("--training", "fake", "--hub", "fake")
@@ -88,3 +89,17 @@ def test_a_killed_run_resumes_without_paying_twice(folder: Path) -> None:
         assert len(server.bodies) == asked
     assert teacher_answers(folder, "a") == teacher_answers(folder, "b")
     assert len(teacher_answers(folder, "a")) == 12
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_waits_for_paid_answers(folder: Path) -> None:
+    server = OpenAIServer("held", "no_key", *["held"] * 20)
+    with serving_openai(server) as url:
+        adapters = (*set_url(url), "--set", "sampling.concurrency=2")
+        command = ("-m", "kitchen.cli", "run", *DISTIL, *adapters)
+        with python_process(folder, *command, stderr=subprocess.STDOUT) as process:
+            LineReader(process.stdout).wait_for("failed in")
+            server.gate.set()
+            assert process.wait(60) == 4
+    assert len(server.bodies) <= 3, "requests that were not sent are dropped"
+    assert len(list((folder / "cache" / "openai").rglob("*.json"))) == len(server.answered) >= 1
