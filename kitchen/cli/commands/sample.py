@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from kitchen.artifacts.completions import CompletionRequest, complete
 from kitchen.artifacts.open import NO_TEMPLATE_REASON, open_weights
+from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.console import console
 from kitchen.cli.waits import showing_waits
@@ -31,6 +32,7 @@ def sample(weights: str, request: CompletionRequest, adapters: AdapterChoice, *,
             print(printable(text), end="", flush=True)
 
         completions = complete(opened, request, show if streams else None)
+        is_text = isinstance(opened.tokenizer(), TextTokenizer)
     if streams:
         print(flush=True)
     if completions.no_template == NO_TEMPLATE_REASON:
@@ -39,7 +41,8 @@ def sample(weights: str, request: CompletionRequest, adapters: AdapterChoice, *,
     if json:
         print_json(_summary(opened.weights.name, request.prompt, texts, sampled))
     else:
-        _print_completions(() if streams else texts, sampled, request.params.max_tokens)
+        limit = None if is_text else request.params.max_tokens
+        _print_completions(() if streams else texts, sampled, limit)
     return 0
 
 
@@ -54,9 +57,12 @@ def _summary(
 
 
 def _print_completions(
-    texts: Sequence[str], completions: Sequence[Sampled], max_tokens: int
+    texts: Sequence[str], completions: Sequence[Sampled], max_tokens: int | None
 ) -> None:
-    """Print texts, unless they are there already, and which of them were cut."""
+    """Print texts, unless they are there already, and which of them were cut.
+
+    `max_tokens` is None for a sampler of text, whose tokens are not counted here.
+    """
     for number, completion in enumerate(completions, 1):
         if len(completions) > 1:
             print("\n" * (number > 1) + f"[{number}/{len(completions)}]")
@@ -66,7 +72,10 @@ def _print_completions(
             _print_length_note(len(completion.tokens), max_tokens)
 
 
-def _print_length_note(tokens: int, max_tokens: int) -> None:
+def _print_length_note(tokens: int, max_tokens: int | None) -> None:
+    if max_tokens is None:
+        _print_note("incomplete: at the limit of tokens (--max-tokens allows more), or refused")
+        return
     reason = ": the model's context is full"
     if tokens == max_tokens:
         reason = "; --max-tokens allows more"
