@@ -12,7 +12,6 @@ ABSENT: Mapping[str, str] = {
     "join_sampling_session": "sampling sessions that several clients share; each client opens its "
     "own session on the same weights",
     "retrieve_futures": "results of several requests in one answer; use retrieve_future",
-    "cancel_future": "cancelled requests; their results are dropped when the session ends",
     r"sessions/search": "search of sessions; list them with GET /api/v1/sessions",
     r"sessions/[^/]+/trace_export": "traces of sessions; /metrics has metrics for Prometheus",
     r"auth/.*": "accounts and tokens; clients send the server's key as X-API-Key",

@@ -148,10 +148,11 @@ class Api:
 
     def _session_endpoints(self) -> list[Endpoint]:
         telemetry = types.TelemetryResponse(status="accepted")
+        dynamic = types.ClientDynamicConfigResponse(sample_cancel_enabled=True)
         return [
             ("GET", "/healthz", _ok),
             ("POST", "/client/config", _constant(types.ClientConfigResponse())),
-            ("POST", "/client/dynamic_config", _constant(types.ClientDynamicConfigResponse())),
+            ("POST", "/client/dynamic_config", _constant(dynamic)),
             ("POST", "/telemetry", _constant(telemetry)),
             ("POST", "/create_session", self._create_session),
             ("POST", "/session_heartbeat", self._heartbeat),
@@ -183,6 +184,7 @@ class Api:
         return [
             ("POST", "/create_sampling_session", self._create_sampling_session),
             ("POST", "/asample", self._sample),
+            ("POST", "/cancel_future", self._cancel_sample),
         ]
 
     def _rest_endpoints(self) -> list[Endpoint]:
@@ -269,6 +271,11 @@ class Api:
         if result.message:
             return Response(result.message, media_type=PROTOBUF)
         return JSONResponse(result.json)
+
+    async def _cancel_sample(self, request: Request) -> Response:
+        body = parse(types.FutureRetrieveRequest, await self._body(request))
+        self.sampling.cancel(body.request_id)
+        return Response(status_code=204)
 
     async def _create_sampling_session(self, request: Request) -> Response:
         body = parse(types.CreateSamplingSessionRequest, await self._body(request))

@@ -136,6 +136,13 @@ class FutureStore:
         now = self._clock()
         self._drop([key for key, future in self._futures.items() if future.expires_at < now])
 
+    def cancel(self, request_id: str) -> None:
+        """Cancel and drop a request; one that is not known, or has a result, stays as it is."""
+        future = self._futures.get(request_id)
+        if future is not None and not future.task.done():
+            future.task.cancel()
+            self._drop([request_id])
+
     def end_session(self, session: str) -> None:
         """Cancel and drop all requests of a session."""
         request_ids = [key for key, future in self._futures.items() if future.session == session]

@@ -26,6 +26,7 @@ CHECKPOINT_TYPES = {
     "sampler_weights": "sampler",
     "external_weights": "external",
 }
+SAMPLER = ":sample:"  # in the ids of sampling sessions, and so in those of their requests
 SNAPSHOT = "snapshot"  # the name in the path of a snapshot
 MIN_TTL = 3600  # minimum lifetime of a checkpoint, in seconds
 MAX_TTL = 10 * 366 * 24 * 3600  # seconds
@@ -244,7 +245,7 @@ def snapshot_path(sampler_id: str) -> str:
 def sampler_of_snapshot(path: str) -> str | None:
     """Return the id of the sampling session in the path of a snapshot, else None."""
     match = _PATH.fullmatch(path)
-    is_snapshot = match is not None and ":sample:" in match[1] and match[3] == SNAPSHOT
+    is_snapshot = match is not None and SAMPLER in match[1] and match[3] == SNAPSHOT
     return match[1] if match is not None and is_snapshot else None
 
 

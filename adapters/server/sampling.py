@@ -12,7 +12,7 @@ import numpy as np
 from tinker import types
 
 from adapters.server.futures import Gone, Result
-from adapters.server.records import CheckpointRecord, SamplerRecord, check_number
+from adapters.server.records import SAMPLER, CheckpointRecord, SamplerRecord, check_number
 from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler
 from adapters.server.sessions import Sessions, snapshot_name
 from adapters.server.target_tokens import TargetTokens, parse_targets
@@ -56,7 +56,7 @@ class SamplingApi:
             raise ConfigError(f"the session has {limit} sampling sessions; end it and open another")
         number = check_number("sampling_session_seq_id", request.sampling_session_seq_id)
         record = SamplerRecord(
-            id=f"{client.record.id}:sample:{number}",
+            id=f"{client.record.id}{SAMPLER}{number}",
             session=client.record.id,
             base=base,
             path=request.model_path,
@@ -76,6 +76,12 @@ class SamplingApi:
         if request_id not in self._sessions.futures:
             self._queue(request, request.seq_id, record, request_id)
         return request_id, [f"{request_id}:{index}" for index in range(request.num_samples)]
+
+    def cancel(self, request_id: str) -> None:
+        """Cancel a request to sample that nobody waits for; raises DataError for any other."""
+        if SAMPLER not in request_id:
+            raise DataError(f"{request_id!r} is not a request to sample; only those are cancelled")
+        self._sessions.futures.cancel(request_id)
 
     def _queue(
         self, request: types.SampleRequest, number: int, record: SamplerRecord, request_id: str

@@ -14,6 +14,7 @@ from tinker import types
 from adapters.server.exports import parse_recipients
 from adapters.server.futures import Gone, Result
 from adapters.server.records import (
+    SAMPLER,
     CheckpointRecord,
     Kind,
     RunRecord,
@@ -158,7 +159,7 @@ class TrainingApi:
                 request, "sampler_weights", overwrite=False, metadata=request.user_metadata
             )
         model = self._sessions.model(request.model_id)
-        sampler_id = f"{model.run.session}:sample:{request.sampling_session_seq_id}"
+        sampler_id = f"{model.run.session}{SAMPLER}{request.sampling_session_seq_id}"
 
         def begin() -> Future[Checkpoint]:
             _check_snapshot(request)

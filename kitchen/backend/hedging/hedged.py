@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 import structlog
@@ -104,17 +104,17 @@ class Hedging:
         return Pending(race.future)
 
     def report(self) -> None:
-        """Log the counts, if extra requests were sent since the last report."""
+        """Log the counts, if twice as many extra requests were sent as when they were last logged.
+
+        A run closes a sampler after each step, so it does not log each time.
+        """
         with self._lock:
-            is_news = self.counts.extra > self._reported
-            self._reported = self.counts.extra
-        if is_news:
-            log.info(
-                "extra requests were sent for late ones",
-                requests=self.counts.requests,
-                extra=self.counts.extra,
-                won=self.counts.won,
-            )
+            counts = replace(self.counts)
+            is_due = counts.extra >= max(2 * self._reported, 1)
+            if is_due:
+                self._reported = counts.extra
+        if is_due:
+            log.info("late requests were sent again so far", **asdict(counts))
 
     def _lateness(self, bucket: _Bucket) -> Lateness | None:
         """Return when a request that is sent now is late; None if it gets no extra one."""
