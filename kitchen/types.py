@@ -77,11 +77,11 @@ Tries = Annotated[int, Field(gt=0, le=10_000)]  # answers sampled to one prompt 
 
 
 def _with_absolute_path(name: str) -> str:
-    """Return `path:FOLDER` with an absolute path, so that a run is resumed from any folder."""
+    """Return `path:FOLDER` or `ensemble:FILE` with an absolute path, for resuming from anywhere."""
     kind, _, path = name.partition(":")
-    if kind != "path" or not path or os.path.isabs(path):
+    if kind not in ("path", "ensemble") or not path or os.path.isabs(path):
         return name
-    return f"path:{os.path.join(os.getcwd(), os.path.expanduser(path))}"
+    return f"{kind}:{os.path.join(os.getcwd(), os.path.expanduser(path))}"
 
 
 # a setting that names a model or weights, such as path:DIR or run:ID

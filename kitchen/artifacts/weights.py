@@ -19,10 +19,11 @@ from kitchen.runs.store import read_journal, read_run, run_exists, run_summary
 from kitchen.types import Checkpoint, Facts
 
 # prefixes of names, before a colon; a name without one belongs to the hub
-KINDS = ("packaged", "path", "run", "model", "tinker", "openai")
+KINDS = ("packaged", "path", "run", "model", "tinker", "openai", "ensemble")
 NAME_FORMATS = (
     "NAME[@REVISION], packaged:NAME, path:FOLDER, run:ID[@STEP|final|best], "
-    "model:NAME[@VERSION|ALIAS], tinker://... or openai:MODEL"
+    "model:NAME[@VERSION|ALIAS], tinker://..., openai:MODEL "
+    "or ensemble:FILE.yaml"
 )
 ROLES = ("final", "best")  # names for weights of a run, besides their step
 Row = Mapping[str, Any]  # of checkpoints.jsonl

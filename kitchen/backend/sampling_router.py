@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.errors import ConfigError
@@ -11,7 +11,8 @@ from kitchen.ports.sampling import Sampler, SamplingClient, Tokenizer
 from kitchen.ports.training import TrainingClient
 from kitchen.types import Checkpoint
 
-SAMPLED_KINDS = ("openai",)  # kinds of weights that a sampling client has and nobody can train
+# kinds of weights that a sampling client has and nobody can train
+SAMPLED_KINDS = ("openai", "ensemble")
 
 
 def is_sampled_elsewhere(weights: object) -> bool:
@@ -22,12 +23,20 @@ def is_sampled_elsewhere(weights: object) -> bool:
 class SamplingRouter:
     """Sends calls about models of other services to the sampling client, all others to training.
 
-    It has the methods of the training client, and passes as one of its class.
+    It has the methods of the training client, and passes as one of its class. Ensembles have a
+    client of their own, which `open_ensembles` returns when it is first needed; it is given the
+    router, since the members of an ensemble may be models of any client.
     """
 
-    def __init__(self, training: TrainingClient, sampling: SamplingClient) -> None:
-        self._training = training
-        self._elsewhere = _OtherService(sampling)
+    def __init__(
+        self,
+        training: TrainingClient,
+        sampling: SamplingClient | None,
+        open_ensembles: Callable[[TrainingClient], SamplingClient] | None = None,
+    ) -> None:
+        self._training, self._sampling = training, sampling
+        self._open_ensembles = open_ensembles
+        self._services: dict[str, _OtherService] = {}
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # for isinstance
@@ -35,22 +44,31 @@ class SamplingRouter:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._training, name)
-        return _routed(method, getattr(self._elsewhere, name, None))
+        if not hasattr(_OtherService, name):
+            return method
+
+        def call(weights: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_sampled_elsewhere(weights):
+                return method(weights, *args, **kwargs)
+            return getattr(self._service(weights), name)(weights, *args, **kwargs)
+
+        return call
+
+    def _service(self, weights: str) -> _OtherService:
+        kind = weights.partition(":")[0]
+        if kind not in self._services:
+            self._services[kind] = _OtherService(self._client(kind))
+        return self._services[kind]
+
+    def _client(self, kind: str) -> SamplingClient:
+        if kind == "ensemble" and self._open_ensembles is not None:
+            return self._open_ensembles(cast(TrainingClient, self))
+        if kind == "ensemble" or self._sampling is None:
+            raise ConfigError(f"there is no sampling client for weights of the kind {kind!r}")
+        return self._sampling
 
     def __repr__(self) -> str:
         return repr(self._training)
-
-
-def _routed(here: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Any:
-    """Return a function that calls one of two by its first argument, the name of weights."""
-    if elsewhere is None:
-        return here
-
-    def call(weights: Any, *args: Any, **kwargs: Any) -> Any:
-        chosen = elsewhere if is_sampled_elsewhere(weights) else here
-        return chosen(weights, *args, **kwargs)
-
-    return call
 
 
 class _OtherService:
@@ -73,8 +91,10 @@ class _OtherService:
         tokenizer = getattr(self._sampling, "tokenizer", None)
         return TextTokenizer() if tokenizer is None else tokenizer(model)
 
-    def sha256(self, model: str) -> None:
-        return None
+    def sha256(self, model: str) -> str | None:
+        """Return the digest that the client has of a model, if it has one."""
+        find_sha256 = getattr(self._sampling, "sha256", None)
+        return None if find_sha256 is None else find_sha256(model)
 
     def hidden_size(self, model: str) -> None:
         return None

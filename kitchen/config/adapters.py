@@ -41,6 +41,7 @@ PORTS: Mapping[str, Any] = {
     "hub": HubClient,
     "blobs": BlobStore,
 }
+ENSEMBLES = "kitchen.weights"  # group of entry points: clients of weights made of other weights
 # every type under which the adapter of a port is offered to stages
 PORT_TYPES: Mapping[str, tuple[Any, ...]] = {
     **{port: (protocol,) for port, protocol in PORTS.items()},
@@ -205,9 +206,19 @@ class Kitchen:
         """
         if self.training is None:
             raise ConfigError("there is no training adapter")
-        if self.sampling is None:
-            return self.training
-        return cast(TrainingClient, SamplingRouter(self.training, self.sampling))
+        router = SamplingRouter(self.training, self.sampling, self._open_ensembles)
+        return cast(TrainingClient, router)
+
+    def _open_ensembles(self, client: TrainingClient) -> SamplingClient:
+        """Return the client of ensembles, which finds members by this one."""
+        installed = entry_points().select(group=ENSEMBLES, name="ensemble")
+        opening = next(iter(installed), None)
+        if opening is None:
+            raise ConfigError(
+                f"ensemble:FILE needs an entry point 'ensemble' of the group {ENSEMBLES}, and none "
+                "is installed: install crucible-kitchen again"
+            )
+        return cast(SamplingClient, opening.load()(client, self.blobs))
 
     def check(self, recipe: Recipe) -> Plan:
         """Return the plan of a recipe on these adapters, with its problems; nothing runs."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
+from typing import Any
 
 from kitchen.backend.work import gather_counted
 from kitchen.ports import BlobStore, TrainingClient
@@ -70,13 +71,20 @@ class Ensemble:
     weights: Sequence[float]  # of the members' votes, with vote=weighted
     max_tokens: int
     stop: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)  # further ones of `Sampler.sample`
 
     async def answer(
-        self, problems: Sequence[Problem], client: TrainingClient, blobs: BlobStore | None
+        self,
+        problems: Sequence[Problem],
+        client: TrainingClient,
+        blobs: BlobStore | None,
+        *,
+        keep_open: bool = False,
     ) -> None:
         """Ask all problems, and write replies, votes and outcomes into them.
 
-        Members that are asked one after another are not open at the same time.
+        Members that are asked one after another are not open at the same time, unless they are
+        kept open for further problems.
         """
         rounds = self.config.rounds()
         try:
@@ -85,9 +93,9 @@ class Ensemble:
                     self.members[request.member].open(client, blobs)
                 await self._ask(requests, problems, list(chain.from_iterable(rounds[at:])))
                 later = {request.member for request in chain.from_iterable(rounds[at + 1 :])}
-                self._close({request.member for request in requests} - later)
+                self._close(() if keep_open else {each.member for each in requests} - later)
         finally:
-            self._close(range(len(self.members)))
+            self._close(() if keep_open else range(len(self.members)))
         if self.config.mode != "cascade":  # whose votes are counted after each round
             await self._count_votes(problems)
         for problem in problems:
@@ -138,6 +146,7 @@ class Ensemble:
             max_tokens=self.max_tokens,
             temperature=self.config.temperature,
             stop=self.stop,
+            **self.options,
         )
         if isinstance(answers, NoAnswer):
             replies = [Reply(at, draw, no_answer=answers) for draw in draws]

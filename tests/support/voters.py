@@ -48,8 +48,7 @@ class Voters(FakeTraining):
         self.asked: dict[str, int] = {}
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
-        assert isinstance(weights, str)
-        return Voter(weights, self)
+        return Voter(weights, self) if isinstance(weights, str) else super().sampler(weights)
 
 
 class Voter(FakeSampler):
