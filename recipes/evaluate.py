@@ -4,7 +4,7 @@ from pydantic import PositiveInt
 
 from kitchen import Recipe, Step, sequence
 from kitchen.types import ModelName, Seed
-from stages import chat, data, evaluate
+from stages import chat, data, evaluate, tasks
 
 
 class Evaluate(Recipe):
@@ -24,6 +24,7 @@ class Evaluate(Recipe):
     reading: data.HeldOutRowsConfig = data.HeldOutRowsConfig()
     rendering: chat.RenderDataset = chat.RenderDataset()
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
+    rubric: tasks.RubricConfig = tasks.RubricConfig()
     answering: evaluate.DecodingConfig = evaluate.DecodingConfig()
     seed: Seed = 0  # random seed of sampling
 
@@ -35,6 +36,9 @@ class Evaluate(Recipe):
             ),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(self.weights),
+            *evaluate.metric_judge(
+                self.evaluation.metric, self.rubric, self.seed, self.answering.tries
+            ),
             evaluate.EvaluateCheckpoint(
                 self.weights, self.evaluation, self.rendering, self.answering, self.seed
             ),

@@ -28,6 +28,7 @@ from stages.evaluate.evaluation import (
     metrics_by_set,
     report_left_out,
 )
+from stages.evaluate.metric_functions import check_no_judge_needed
 from stages.evaluate.record import record_row, recorded_items
 
 
@@ -41,6 +42,7 @@ class EnsembleEvaluation:
     seed: int
 
     def __post_init__(self) -> None:
+        check_no_judge_needed(self.config.metric)
         if self.config.metric in UNSAMPLED:
             raise _nothing_sampled(f"evaluation.metric={self.config.metric}")
 

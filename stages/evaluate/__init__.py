@@ -30,6 +30,7 @@ from stages.evaluate.exports import (
 from stages.evaluate.kl import MeasureKL, MeasureKLBefore
 from stages.evaluate.monitor import MonitorConfig, MonitorHeldOut, monitor_held_out
 from stages.evaluate.reference import IdentifyWeights, OpenReference, Reference
+from stages.evaluate.rubric_metric import OpenMetricJudge, metric_judge
 from stages.evaluate.selection import BestConfig, HeldOutMeasures, HeldOutStage
 from stages.evaluate.targets import TargetResult, Targets
 
@@ -60,6 +61,7 @@ __all__ = [
     "MeasureKLBefore",
     "MonitorConfig",
     "MonitorHeldOut",
+    "OpenMetricJudge",
     "OpenReference",
     "QualityGate",
     "Reference",
@@ -72,6 +74,7 @@ __all__ = [
     "TrackBestExport",
     "TrackEpochLoss",
     "export_or_stop",
+    "metric_judge",
     "monitor_held_out",
     "start_exports",
     "until_stopped",

@@ -45,6 +45,7 @@ from stages.evaluate.evaluation import (
 from stages.evaluate.graded_answers import GradedAnswer, failure_counts, measures_of, score_bounds
 from stages.evaluate.metric_functions import row_parser
 from stages.evaluate.record import NO_SCORE, counted
+from stages.tasks.rubric_judge import RubricJudge
 
 
 class LoadHeldOut(Stage):
@@ -144,6 +145,7 @@ class EvaluateCheckpoint(Stage):
         models: ModelCatalog,
         held_out: HeldOut,
         blobs: BlobStore | None = None,
+        judge: RubricJudge | None = None,
     ) -> tuple[EvaluationAfter, Samples]:
         weights = find_weights(self.weights, client, blobs)
         tokenizer = models.tokenizer(weights.model)
@@ -151,7 +153,7 @@ class EvaluateCheckpoint(Stage):
         with naming_damaged(weights, client, blobs):
             sampler = client.sampler(weights.source)
             evaluation = await evaluate(
-                sampler, tokenizer, config, self.render, held_out, decoding, self.seed
+                sampler, tokenizer, config, self.render, held_out, decoding, self.seed, judge
             )
         result = EvaluationAfter(evaluation.answers, evaluation.losses, evaluation.choices)
         return result, sample_records(evaluation, held_out)

@@ -49,13 +49,19 @@ from stages.evaluate.graded_answers import (
     grade_samples,
     measures_of,
 )
-from stages.evaluate.metric_functions import check_columns_of, find_metric
+from stages.evaluate.metric_functions import (
+    check_columns_of,
+    check_no_judge_needed,
+    find_metric,
+)
 from stages.evaluate.record import record_row, recorded_items
 from stages.evaluate.reference import open_sampler, sample_answers
 from stages.evaluate.selection import HeldOutMeasures
 from stages.tasks.grading import GradingConfig
 from stages.tasks.json_score import default_metric
 from stages.tasks.rewards import first_ungradable, require_extra
+from stages.tasks.rubric import RUBRIC
+from stages.tasks.rubric_judge import RubricJudge
 from stages.train.optim import summed_metrics
 from stages.train.session import FinalWeights
 
@@ -139,8 +145,9 @@ class EvalConfig(GradingConfig):
 
     # json compares the fields of JSON objects; text compares texts; math compares numbers or
     # formulas (after the last #### if there is one); choice takes the likeliest of the row's
-    # choices; loss measures the loss of the reference answers; MODULE:function is a function of
-    # your own; auto is json if all reference answers are JSON objects, and loss otherwise
+    # choices; loss measures the loss of the reference answers; rubric asks a judge, in
+    # recipes.evaluate alone; MODULE:function is a function of your own; auto is json if all
+    # reference answers are JSON objects, and loss otherwise
     metric: str = "auto"
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer counts as wrong
     stop: StopTexts = ()  # texts that end an answer, as its last part
@@ -152,7 +159,7 @@ class EvalConfig(GradingConfig):
         if is_function_name(self.metric):
             find_metric(self.metric)
         else:
-            check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "choice", "loss"))
+            check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "choice", "loss", RUBRIC))
         super().__post_init__()
         self.check_options(self.metric)
         if self.at_least > 0 and self.metric == "loss":
@@ -193,6 +200,8 @@ class EvalConfig(GradingConfig):
                 f"{texts[0].where}: evaluation.metric={self.metric} grades answers to prompts, and "
                 "a row of plain text has none: set evaluation.metric=loss, or leave it at auto"
             )
+        if self.metric == RUBRIC:
+            return RUBRIC
         references = [reference_answers(conversation) for conversation in conversations]
         if self.metric == "auto":
             wanted = map(self.reference, chain.from_iterable(references))
@@ -245,6 +254,7 @@ class _Evaluator:
     render: RenderDataset
     decoding: DecodingConfig
     seed: int
+    judge: RubricJudge | None = None  # with metric=rubric
 
     async def evaluate(self, held_out: HeldOut) -> Evaluation:
         metrics = await asyncio.to_thread(metrics_by_set, held_out, self.config, self.decoding)
@@ -283,7 +293,9 @@ class _Evaluator:
         for row, tries in zip(prompts, sampled, strict=True):
             places += [(row, attempt) for attempt in range(len(tries))]
             pairs += [(conversations[row], answer) for answer in tries]
-        answers = await grade_samples(metric, pairs, self.tokenizer, grading=self.config)
+        answers = await grade_samples(
+            metric, pairs, self.tokenizer, grading=self.config, judge=self.judge
+        )
         return tuple(
             replace(answer, row=row, attempt=attempt)
             for answer, (row, attempt) in zip(answers, places, strict=True)
@@ -431,6 +443,9 @@ class EvaluateBase(Stage):
     config: EvalConfig
     render: RenderDataset
 
+    def __post_init__(self) -> None:
+        check_no_judge_needed(self.config.metric)
+
     async def run(
         self,
         client: TrainingClient,
@@ -473,10 +488,11 @@ async def evaluate(
     held_out: HeldOut,
     decoding: DecodingConfig = GREEDY,
     seed: int = 0,
+    judge: RubricJudge | None = None,
 ) -> Evaluation:
-    """Evaluate a sampler on the held-out sets, and close it."""
+    """Evaluate a sampler on the held-out sets, and close it; metric=rubric needs a judge."""
     try:
-        evaluator = _Evaluator(sampler, tokenizer, config, render, decoding, seed)
+        evaluator = _Evaluator(sampler, tokenizer, config, render, decoding, seed, judge)
         return await evaluator.evaluate(held_out)
     finally:
         sampler.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +14,19 @@ from kitchen.statistics.samples import SHARE, Bounds
 from kitchen.types import Sampled
 from stages.chat.conversations import Conversation
 from stages.chat.prompts import graded_prefill, prompt_text, reference_answers
-from stages.evaluate.metric_functions import find_metric, measure_of, score_answers
+from stages.evaluate.metric_functions import (
+    check_no_judge_needed,
+    find_metric,
+    measure_of,
+    score_answers,
+)
+from stages.evaluate.rubric_metric import judged_answers
+from stages.tasks.asked_model import Judgement
 from stages.tasks.grading import GradingConfig
+from stages.tasks.judge_records import recorded_judgements
 from stages.tasks.rewards import AS_IS, GRADING_TIMEOUT, grade_answers
+from stages.tasks.rubric import RUBRIC
+from stages.tasks.rubric_judge import RubricJudge, Verdict
 
 # the reward that computes each metric
 METRIC_REWARDS: Mapping[str, str] = MappingProxyType(
@@ -48,6 +58,8 @@ class GradedAnswer:
     measure: str = ""  # name of the metric function that scored it; empty for other metrics
     score: float = 0.0  # by the metric function
     bounds: Bounds = SHARE  # range of its scores
+    parts: Mapping[str, float] = field(default_factory=dict)  # of the score, by criterion
+    judgements: tuple[Judgement, ...] = ()  # of a judge that is asked
 
     @property
     def scores(self) -> Mapping[str, float]:
@@ -55,7 +67,8 @@ class GradedAnswer:
         if self.failed:
             return {}
         if self.measure:
-            return {self.measure: self.score}
+            parts = {f"{self.measure}/{name}": value for name, value in self.parts.items()}
+            return {self.measure: self.score, **parts}
         return {"exact_match": float(self.exact), "field_f1": self.f1}
 
     def record(self) -> Mapping[str, Any]:
@@ -69,6 +82,7 @@ class GradedAnswer:
             **(grades if graded else dict.fromkeys(grades)),
             "parsed": self.parsed,
             "truncated": self.truncated,
+            **recorded_judgements(self.judgements),
         }
 
 
@@ -78,12 +92,23 @@ async def grade_samples(
     tokenizer: Tokenizer,
     timeout: float = GRADING_TIMEOUT,
     grading: GradingConfig = AS_IS,
+    judge: RubricJudge | None = None,
 ) -> list[GradedAnswer]:
-    """Grade sampled answers by one of METRIC_REWARDS, or by a metric function.
+    """Grade sampled answers by one of METRIC_REWARDS, by a metric function, or by a judge.
 
-    A truncated answer scores 0, except by a metric function, which grades it like any other.
+    A truncated answer scores 0, except by a metric function or a judge, which grade it like any
+    other.
     """
     texts = [tokenizer.decode(sampled.tokens) for _, sampled in samples]
+    if judge is not None and metric == RUBRIC:
+        asked = [
+            (conversation, text) for (conversation, _), text in zip(samples, texts, strict=True)
+        ]
+        verdicts = await judged_answers(judge, asked, grading)
+        return [
+            _judged(*sample, text, verdict)
+            for sample, text, verdict in zip(samples, texts, verdicts, strict=True)
+        ]
     if is_function_name(metric):
         rows = [conversation for conversation, _ in samples]
         scores = await score_answers(metric, list(zip(rows, texts, strict=True)), grading)
@@ -91,6 +116,7 @@ async def grade_samples(
             _scored(metric, *sample, text, score)
             for sample, text, score in zip(samples, texts, scores, strict=True)
         ]
+    check_no_judge_needed(metric)
     complete = [at for at, (_, sampled) in enumerate(samples) if sampled.stop_reason != "length"]
     pairs = [_compared(samples[at][0], texts[at]) for at in complete]
     results = await grade_answers(METRIC_REWARDS[metric], pairs, timeout, grading)
@@ -139,6 +165,21 @@ def _scored(
     )
 
 
+def _judged(
+    conversation: Conversation, sampled: Sampled, text: str, verdict: Verdict
+) -> GradedAnswer:
+    """Build an answer from the scores of a judge, or the reason why there are none."""
+    return replace(
+        _graded(conversation, text, verdict.problem or StepResult(verdict.reward)),
+        parsed=verdict.parsed,
+        truncated=sampled.stop_reason == "length",
+        measure=RUBRIC,
+        score=verdict.reward or 0.0,
+        parts=verdict.scores if len(verdict.scores) > 1 else {},
+        judgements=verdict.judgements,
+    )
+
+
 def unanswered(metric: str, conversation: Conversation, reason: str) -> GradedAnswer:
     """Return the place of an answer that there is none of, which has no score."""
     graded = replace(_graded(conversation, "", reason), answered=False)
@@ -150,6 +191,8 @@ def unanswered(metric: str, conversation: Conversation, reason: str) -> GradedAn
 def measures_of(answers: Sequence[GradedAnswer]) -> Mapping[str, str]:
     """Return the label of each measure that the answers to a set have."""
     own = {answer.measure: answer.measure for answer in answers if answer.measure}
+    for answer in answers:
+        own |= {name: name for name in answer.scores if answer.measure}
     return own or ANSWER_MEASURES
 
 

@@ -18,8 +18,9 @@ from stages.chat.plain_text import parse_row
 from stages.chat.prompts import prefill_text, reference_answer
 from stages.tasks.function_workers import FunctionPool
 from stages.tasks.grading import GradingConfig
-from stages.tasks.own_reward import RewardFunction, RowReward, find_reward
+from stages.tasks.own_reward import RewardFunction, RowReward, find_reward, parse_question
 from stages.tasks.rewards import grade
+from stages.tasks.rubric import RUBRIC
 from stages.tasks.step_results import WrongResult, check_no_messages
 from stages.tasks.time_limit import TimeLimit
 
@@ -57,8 +58,19 @@ def measure_of(metric: str) -> str:
     return metric.rpartition(":")[2]
 
 
+def check_no_judge_needed(metric: str) -> None:
+    """Raise ConfigError for a metric that needs a judge, where there is none."""
+    if metric == RUBRIC:
+        raise ConfigError(
+            f"{METRIC}={RUBRIC} is a metric of recipes.evaluate alone: leave it out here, and "
+            "evaluate the weights afterwards, with kitchen eval"
+        )
+
+
 def row_parser(metric: str) -> Callable[[Row, str], Conversation]:
-    """Return the parser of rows: for a metric function, a row needs no answer."""
+    """Return the parser of rows: for a metric function or a judge, a row needs no answer."""
+    if metric == RUBRIC:
+        return parse_question
     return find_metric(metric).parse if is_function_name(metric) else parse_row
 
 

@@ -18,7 +18,6 @@ from kitchen.types import Metrics, Samples, Table
 from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.evaluate.record import NO_SCORE, RecordedItem, counted, record_row
 from stages.evaluate.reference import open_sampler
-from stages.rl.judge_records import recorded_judgements
 from stages.rl.rollouts import (
     Rollout,
     RolloutConfig,
@@ -26,6 +25,7 @@ from stages.rl.rollouts import (
     Rollouts,
     recorded_parts,
 )
+from stages.tasks.judge_records import recorded_judgements
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.tasks import Tasks, item_of_task
 from stages.train.session import FinalWeights

@@ -50,8 +50,8 @@ from stages.chat.template import DEFAULT_RENDERING, PromptRendering
 from stages.chat.token_cost import generation_cost_rows
 from stages.chat.token_table import MarkedTokens, token_table
 from stages.evaluate.reference import MAX_SEED, spawn_seeds
-from stages.rl.judge_records import judge_metrics, recorded_judgements
 from stages.tasks.asked_model import Judgement
+from stages.tasks.judge_records import judge_metrics, recorded_judgements
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.rubric_cost import judge_cost_rows
 from stages.tasks.rubric_judge import RubricReward, Verdict

@@ -32,10 +32,7 @@ class OpenRubricJudge(Stage):
         tasks: Tasks,
         blobs: BlobStore | None = None,
     ) -> tuple[Tasks, Facts]:
-        weights = find_weights(self.model, client, blobs)
-        tokenizer, sampler = models.tokenizer(weights.model), client.sampler(weights.source)
-        judge = RubricJudge.of(self.config, tokenizer, sampler, self.seed)
-        facts = Facts({**weights.facts(client, "rubric"), "rubric.model": weights.model})
+        judge, facts = open_judge(self.model, self.config, self.seed, client, models, blobs)
         return with_judge(tasks, judge), facts
 
     def preview(
@@ -45,32 +42,46 @@ class OpenRubricJudge(Stage):
         tasks: Tasks,
         blobs: BlobStore | None = None,
     ) -> tuple[Tasks, Table, Table]:
-        tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
-        judged = with_judge(tasks, RubricJudge.of(self.config, tokenizer, None, self.seed))
+        judge = planned_judge(self.model, self.config, self.seed, client, models, blobs)
+        judged = with_judge(tasks, judge)
         first = next(judged_questions(judged.train), None)
         prompts = [] if first is None else judge_prompts(first)
         shown = [MarkedTokens.of_prompt(prompt) for prompt in prompts[:1]]
-        tokens = token_table("The judge's first prompt", shown, tokenizer)
-        return judged, self._summary(judged), tokens
+        tokens = token_table("The judge's first prompt", shown, judge.model.tokenizer)
+        held_out = sum(1 for _ in judged_questions(chain.from_iterable(tasks.held_out.values())))
+        label = "calls per evaluation of all held-out answers"
+        return judged, self.config.summary(self.model, label, held_out), tokens
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.model, client, blobs)
 
-    def _summary(self, tasks: Tasks) -> Table:
-        """Return how answers are judged, and the number of calls that an evaluation makes."""
-        held_out = sum(1 for _ in judged_questions(chain.from_iterable(tasks.held_out.values())))
-        low, high = self.config.scale
-        rows = [
-            ("weights", self.model),
-            ("criteria (weight)", ", ".join(self._criteria())),
-            ("scale", f"{low:g} to {high:g}"),
-            ("calls per answer", f"{self.config.calls:,}"),
-            ("calls per evaluation of all held-out answers", f"{held_out * self.config.calls:,}"),
-        ]
-        return Table("The judge", ("quantity", "value"), tuple(rows))
 
-    def _criteria(self) -> list[str]:
-        return [f"{name} ({each.weight:g})" for name, each in self.config.criteria_by_name.items()]
+def open_judge(
+    model: str,
+    config: RubricConfig,
+    seed: int,
+    client: TrainingClient,
+    models: ModelCatalog,
+    blobs: BlobStore | None,
+) -> tuple[RubricJudge, Facts]:
+    """Open a judge by the name of its weights, with the facts that identify them."""
+    weights = find_weights(model, client, blobs)
+    tokenizer, sampler = models.tokenizer(weights.model), client.sampler(weights.source)
+    facts = Facts({**weights.facts(client, "rubric"), "rubric.model": weights.model})
+    return RubricJudge.of(config, tokenizer, sampler, seed), facts
+
+
+def planned_judge(
+    model: str,
+    config: RubricConfig,
+    seed: int,
+    client: TrainingClient,
+    models: ModelCatalog,
+    blobs: BlobStore | None,
+) -> RubricJudge:
+    """Return the judge of a plan, which has a tokenizer and asks nothing."""
+    tokenizer = models.tokenizer(find_weights(model, client, blobs).model)
+    return RubricJudge.of(config, tokenizer, None, seed)
 
 
 def with_judge(tasks: Tasks, judge: RubricJudge) -> Tasks:

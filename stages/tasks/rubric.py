@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, NonNegativeFloat, NonNegativeInt, Positive
 
 from kitchen.config.yaml import read_yaml
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.types import ModelName
+from kitchen.types import ModelName, Table
 
 RUBRIC = "rubric"  # the name of the reward
 DEFAULT_CRITERION = (
@@ -165,6 +165,19 @@ class RubricConfig:
         weights = {name: criterion.weight for name, criterion in self.criteria_by_name.items()}
         total = sum(weight * scores[name] for name, weight in weights.items())
         return total / sum(weights.values())
+
+    def summary(self, model: str, label: str, answers: int) -> Table:
+        """Return how answers are judged, and the number of calls for some answers."""
+        low, high = self.scale
+        criteria = [f"{name} ({each.weight:g})" for name, each in self.criteria_by_name.items()]
+        rows = (
+            ("weights", model),
+            ("criteria (weight)", ", ".join(criteria)),
+            ("scale", f"{low:g} to {high:g}"),
+            ("calls per answer", f"{self.calls:,}"),
+            (label, f"{answers * self.calls:,}"),
+        )
+        return Table("The judge", ("quantity", "value"), rows)
 
     @property
     def form(self) -> str:

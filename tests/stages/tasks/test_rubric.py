@@ -31,7 +31,8 @@ from stages.tasks.rubric import (
     read_criteria,
 )
 from stages.tasks.rubric_judge import RubricJudge
-from tests.support.recording import RecordingObserver
+from tests.support.killing import KillAt
+from tests.support.recording import RecordingObserver, numbers
 
 # the fake reads only the last token of a prompt, so its scores vary with the seed of each answer
 SCORES = [{"prompt": f"{n}", "completion": f"Score: {n}"} for n in range(2, 10)]
@@ -260,3 +261,15 @@ def test_the_plan_shows_the_calls_of_the_judge(blobs: FakeBlobs) -> None:
     assert tables["The judge"]["calls per evaluation of all held-out answers"] == "8"
     assert tables["Rollouts"]["calls of the judge"] == "at most 64"
     assert tables["Rollouts"]["tokens that the judge writes"] == "at most 2,048"
+
+
+@pytest.mark.parametrize("calls", [2, 6, 14])
+def test_a_killed_run_resumes_to_the_same_scores(blobs: FakeBlobs, calls: int) -> None:
+    recipe = Rl(**settings("scores", steps=3, save_every=2, learning_rate=0.1))
+    ports: Any = {"training": FakeTraining(blobs), "datasets": DATA, "blobs": blobs}
+    whole = kitchen.run(recipe, **ports, name=f"whole-{calls}")
+    with pytest.raises(RunFailed, match="Killed"):
+        kitchen.run(recipe, **ports, name=f"killed-{calls}", observers=[KillAt(calls)])
+    resumed = kitchen.resume(f"killed-{calls}", **ports, take_over=True).result()
+    assert numbers(blobs, resumed) == numbers(blobs, whole)
+    assert numbers(blobs, whole)[0][-1]["held/reward_before"] > 0
