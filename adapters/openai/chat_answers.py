@@ -51,7 +51,7 @@ def _answer(choice: Any) -> ChatAnswer:
     is_refused = bool(refusal) or reason == "content_filter"
     text = _text(message.get("content"))
     if isinstance(refusal, str) and not text:
-        text = refusal
+        text = valid_text(refusal)
     calls = map(_call, message.get("tool_calls") or ())
     text = "\n".join(part for part in (text, *calls) if part)
     return ChatAnswer(text, reason not in INCOMPLETE and not is_refused, is_refused)
@@ -60,10 +60,16 @@ def _answer(choice: Any) -> ChatAnswer:
 def _text(content: Any) -> str:
     """Return a content that is a text, or a list of parts of type `text`."""
     if content is None or isinstance(content, str):
-        return content or ""
+        return valid_text(content or "")
     if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
-        return "".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
+        texts = [str(part.get("text", "")) for part in content if part.get("type") == "text"]
+        return valid_text("".join(texts))
     raise MalformedAnswer(f"a message has the content {_short(content)}, which is no text")
+
+
+def valid_text(text: str) -> str:
+    """Return a text with U+FFFD for halves of surrogate pairs, which JSON may have."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _call(call: Any) -> str:

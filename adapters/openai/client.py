@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from adapters.openai.answer_cache import AnswerCache
-from adapters.openai.connection import Connection
+from adapters.openai.connection import Connection, check_listed
 from adapters.openai.request_fields import RequestFields
 from adapters.openai.retries import Limits
 from adapters.openai.text_sampler import TextSampler
@@ -88,15 +88,34 @@ class OpenAISampling:
         )
 
     def find(self, model: str) -> None:
-        """Raise BackendError if the key or the SDK is missing, without a network."""
+        """Raise an error if the key, the SDK or a valid address is missing; without a network."""
         _model_of(model)
         if find_spec("openai") is None:
             raise BackendError(
                 "the package openai is missing: pip install 'crucible-kitchen[openai]'"
             )
+        self._connection.check_address()
         self._connection.read_key()
         if self._tokenizer_model:
             self._hub.find(self._tokenizer_model)
+
+    def online(self, model: str) -> str:
+        """Ask the server for a model, and return what it reports.
+
+        Raises BackendError if it does not list the model, or has another tokenizer.
+        """
+        name, address = _model_of(model), self._connection.name
+        tokenizer = self.tokenizer(model)
+        if isinstance(tokenizer, TextTokenizer):
+            listed = self._connection.submit(self._connection.models).result()
+            check_listed(name, listed, address)
+            return f"{address} has {name}, and is used for text"
+        sampler = TokenSampler(
+            self._connection, name, tokenizer, self._tokenizer_model, self._fields
+        )
+        server = sampler.server().result()
+        limit = "" if server.context is None else f", up to {server.context:,} of them"
+        return f"{address} has {name}, and reads the tokens of {self._tokenizer_model}{limit}"
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Return the tokenizer of the server, or one of text; raises BackendError."""

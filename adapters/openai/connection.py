@@ -8,7 +8,7 @@ import concurrent.futures
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from adapters.openai.errors import MalformedAnswer
 from adapters.openai.futures import RequestFuture
 from adapters.openai.retries import Limits, Retries
 from kitchen.backend.port_call import PortCall, current_call
-from kitchen.errors import ApiError, BackendError, RunFailed, did_you_mean
+from kitchen.errors import ApiError, BackendError, ConfigError, RunFailed, did_you_mean
 from kitchen.secrets import mask
 
 T = TypeVar("T")
@@ -97,6 +97,14 @@ class Connection:
     def seconds_held_back(self) -> float:
         """The seconds for which the server wants no requests; 0 if it takes them."""
         return self._retries.hold_back.seconds
+
+    def check_address(self) -> None:
+        """Raise ConfigError for an address that is no URL."""
+        if not self.address.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"sampling.base_url (or OPENAI_BASE_URL) is {self.name!r}, and must begin with "
+                "http:// or https://"
+            )
 
     def read_key(self) -> str:
         """Return the API key; raises BackendError, which names the variable but not its value.
@@ -236,10 +244,11 @@ class Connection:
                 f"{error}; it lists no models either: sampling.base_url (or OPENAI_BASE_URL) "
                 "usually ends with /v1"
             )
-        return BackendError(f"{self.name} has no model {model!r}; {did_you_mean(model, listed)}")
+        return _unknown(model, listed, self.name)
 
     def _opened(self) -> Any:
         if self._client is None:
+            self.check_address()
             try:
                 from openai import AsyncOpenAI
             except ImportError as error:
@@ -280,6 +289,16 @@ class Connection:
         if sent:
             log.info("waiting for answers under way, so that they are cached", answers=len(sent))
             await asyncio.wait(sent)
+
+
+def check_listed(model: str, listed: Iterable[str], server: str) -> None:
+    """Raise BackendError for a model that is not among those that a server lists."""
+    if model not in (names := list(listed)):
+        raise _unknown(model, names, server)
+
+
+def _unknown(model: str, listed: Iterable[str], server: str) -> BackendError:
+    return BackendError(f"{server} has no model {model!r}; {did_you_mean(model, listed)}")
 
 
 def as_arguments(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,15 +29,16 @@ class HoldBack:
             await asyncio.sleep(seconds)
 
     def refuse(self, seconds: float | None) -> None:
-        """Hold requests back for as long as the server asks; None if it names no time.
+        """Hold requests back for as long as the server asks, and at least for the first pause.
 
-        Requests that were under way together are refused together, and lengthen the pause once.
+        None stands for a server that names no time. Requests that were under way together are
+        refused together, and lengthen the pause once.
         """
         if seconds is None:
             if self.seconds > 0:
                 return
             seconds, self._next = self._next, min(self._next * 2, MAX_PAUSE)
-        self._until = max(self._until, self._clock() + seconds)
+        self._until = max(self._until, self._clock() + max(seconds, self._first))
 
     def accept(self) -> None:
         """Note an answer: the next pause is short again."""

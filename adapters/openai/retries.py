@@ -8,13 +8,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import structlog
+
 from adapters.openai.errors import Fault, fault_of
 from adapters.openai.hold_back import HoldBack
 from kitchen.backend.port_call import PortCall
 from kitchen.errors import ApiError, KitchenError
 
 T = TypeVar("T")
+log = structlog.get_logger("kitchen.openai")
 MAX_BACKOFF = 30.0  # seconds between two tries
+REPORT_INTERVAL = 30.0  # seconds between two warnings
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Retries:
         self._limits = limits
         self._server = server
         self._key_variable = key_variable
+        self._reported_at = -REPORT_INTERVAL
 
     async def result(
         self,
@@ -61,6 +66,8 @@ class Retries:
                 if fault is None:
                     raise
                 _count(call, fault.status, retried=fault.transient)
+                if fault.is_limit or (fault.transient and tries < limits.retries):
+                    self._report(fault)
                 if fault.is_limit:
                     self.hold_back.refuse(fault.retry_after)
                     self._check_patience(fault, started)
@@ -73,6 +80,13 @@ class Retries:
                 return result
             await asyncio.sleep(min(limits.backoff * 2**tries, MAX_BACKOFF))
             tries += 1
+
+    def _report(self, fault: Fault) -> None:
+        """Warn of requests that are sent again, at most once in a while."""
+        now = time.monotonic()
+        if now - self._reported_at >= REPORT_INTERVAL:
+            self._reported_at = now
+            log.warning("a request failed, and is sent again", reason=str(fault.error))
 
     def _check_patience(self, fault: Fault, started: float) -> None:
         """Raise the error of a refusal if the server asks for more time than it gets."""

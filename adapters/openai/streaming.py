@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from adapters.openai.chat_answers import INCOMPLETE
+from adapters.openai.chat_answers import INCOMPLETE, valid_text
 from adapters.openai.connection import Connection, Request
 from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.errors import BackendError
@@ -39,7 +39,7 @@ async def streamed(
             choice.reason = part.finish_reason or choice.reason
             text = part.delta.content or getattr(part.delta, "refusal", None)
             if text:
-                choice.pieces.append(tokenizer.encode(text))
+                choice.pieces.append(tokenizer.encode(valid_text(text)))
                 for token in choice.pieces[-1].tolist():
                     on_token(part.index, token)
 

@@ -100,6 +100,10 @@ class TokenSampler:
             lambda: self._sample(request, ids, count, seed, scored=is_scored)
         )
 
+    def server(self) -> Future[TokenServer]:
+        """Return the facts about the server, whose tokenizer is verified."""
+        return self._connection.submit(self._server)
+
     def close(self) -> None:
         """Drop what was not sent yet."""
         self._requester.is_closed = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -28,7 +28,7 @@ from kitchen.config.extras import check_installed
 from kitchen.config.order import Order
 from kitchen.config.run_files import SUFFIXES, RunFiles, read_run_files
 from kitchen.config.settings import resolve_settings
-from kitchen.config.sources import COMMAND_LINE, Setting, SettingSource, from_arguments
+from kitchen.config.sources import COMMAND_LINE, Keys, Setting, SettingSource, from_arguments
 from kitchen.config.trackers import OBSERVE, TrackerSettings, check_trackers, parse_arguments
 from kitchen.config.working_folder import add_cwd_to_path
 from kitchen.engine.plan import Plan, check
@@ -243,13 +243,28 @@ def _add_adapter_setting(resolved: ResolvedRequest, setting: Setting) -> None:
 
 
 def _parse_adapter_setting(text: str) -> Setting:
-    """Parse `PORT.SETTING=VALUE`; raises ConfigError."""
-    first, *nested = from_arguments([text])
-    port, *names = ".".join(first.keys).split(".")
-    if port not in PORTS or len(names) != 1 or nested:
+    """Parse `PORT.SETTING=VALUE`, where the value may be a mapping; raises ConfigError."""
+    settings = from_arguments([text])
+    typed = settings[0].keys[0]
+    port, *names = typed.split(".")
+    if port not in PORTS or len(names) != 1:
         near = f"; {did_you_mean(port, PORTS)}" if port not in PORTS else ""
-        raise ConfigError(f"--set {'.'.join(first.keys)}: write it as PORT.SETTING=VALUE{near}")
-    return Setting((port, names[0]), first.value, COMMAND_LINE)
+        raise ConfigError(f"--set {typed}: write it as PORT.SETTING=VALUE{near}")
+    value: Any = settings[0].value
+    if len(settings[0].keys) > 1:
+        value = _nested((setting.keys[1:], setting.value) for setting in settings)
+    return Setting((port, names[0]), value, COMMAND_LINE)
+
+
+def _nested(entries: Iterable[tuple[Keys, Any]]) -> dict[str, Any]:
+    """Return the mapping of values by nested keys."""
+    mapping: dict[str, Any] = {}
+    for (*parents, last), value in entries:
+        inner = mapping
+        for key in parents:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    return mapping
 
 
 def plan_request(resolved: ResolvedRequest, recipe: Recipe, *, strict: bool) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 
 from kitchen.artifacts.weights import find_weights, parse_weights_name
 from kitchen.backend.probe_report import Finding, ProbeReport
+from kitchen.backend.sampling_router import is_sampled_elsewhere
 from kitchen.cli.console import table
 from kitchen.config.adapters import Kitchen
 from kitchen.config.needs import required_capabilities
@@ -53,12 +55,28 @@ def models_of_servers(resolved: ResolvedRequest) -> Mapping[str, Asked]:
     if resolved.kitchen is None or resolved.step is None:
         return {}
     adapters: list[Any] = [resolved.kitchen.training, resolved.kitchen.hub]
-    server = next((adapter for adapter in adapters if isinstance(adapter, Asked)), None)
-    if server is None:
-        return {}
-    names = dict.fromkeys(str(stage.model) for stage in _stages(resolved) if _has_model(stage))
-    models = (_model_on_server(name, resolved.kitchen, server) for name in names)
-    return {model: server for model in models if model}
+    asked: dict[str, Asked] = {}
+    if (server := next((one for one in adapters if isinstance(one, Asked)), None)) is not None:
+        names = dict.fromkeys(str(stage.model) for stage in _stages(resolved) if _has_model(stage))
+        models = (_model_on_server(name, resolved.kitchen, server) for name in names)
+        asked = {model: server for model in models if model}
+    sampling: Any = resolved.kitchen.sampling
+    if isinstance(sampling, Asked):
+        texts = chain.from_iterable(map(_texts, _stages(resolved)))
+        asked |= dict.fromkeys(filter(is_sampled_elsewhere, texts), sampling)
+    return asked
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in the options of a stage."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from chain.from_iterable(map(_texts, value.values()))
+    elif isinstance(value, list | tuple):
+        yield from chain.from_iterable(map(_texts, value))
+    elif is_dataclass(value):
+        yield from chain.from_iterable(_texts(getattr(value, one.name)) for one in fields(value))
 
 
 def _model_on_server(name: str, kitchen: Kitchen, server: Asked) -> str:
@@ -110,7 +128,10 @@ def _probe(
     if not isinstance(training, Probed):
         return []
     sessions = [stage for stage in _stages(resolved) if isinstance(_lora(stage), Lora)]
-    model, lora = next(iter(asked)), Lora()
+    trained = [model for model in asked if not is_sampled_elsewhere(model)]
+    if not trained:
+        return []
+    model, lora = trained[0], Lora()
     if sessions and resolved.kitchen:
         lora = sessions[0].lora
         model = _model_on_server(str(sessions[0].model), resolved.kitchen, training) or model

@@ -59,6 +59,13 @@ def test_weights_commands_take_its_models(folder: Path) -> None:
         assert "'clever-large'" in output(4, "sample", "openai:clever-lage", "hi", *adapters)
 
 
+def test_check_online_asks_for_the_model(folder: Path) -> None:
+    with serving_openai(OpenAIServer()) as url:
+        asked = ("check", *DISTIL, *set_url(url), "--online")
+        assert "has clever-large, and is used for text" in output(0, *asked)
+        assert "'clever-small'" in output(4, *asked, "teacher=openai:clever-smal")
+
+
 def test_the_plan_refuses_a_teacher_of_text(folder: Path) -> None:
     settings = ("model=fake/bigram", f"teacher={MODEL}", "dataset=q.jsonl")
     url = set_url("http://127.0.0.1:9/v1")
@@ -103,3 +110,13 @@ def test_a_run_that_fails_waits_for_paid_answers(folder: Path) -> None:
             assert process.wait(60) == 4
     assert len(server.bodies) <= 3, "requests that were not sent are dropped"
     assert len(list((folder / "cache" / "openai").rglob("*.json"))) == len(server.answered) >= 1
+
+
+def test_fields_of_requests_are_a_mapping_on_the_command_line(folder: Path) -> None:
+    server = OpenAIServer()
+    with serving_openai(server) as url:
+        fields = "sampling.fields={temperature: null, options: {effort: low}, 'user': me}"
+        output(0, "sample", MODEL, "hi", *FAKE, *set_url(url), "--set", fields)
+    [body] = server.bodies
+    assert "temperature" not in body
+    assert (body["options"], body["user"]) == ({"effort": "low"}, "me")

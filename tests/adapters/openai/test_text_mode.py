@@ -71,6 +71,12 @@ def test_tool_calls_are_part_of_the_text(connect: Connect) -> None:
     assert parse_tool_calls(text) == [ToolCall("add", {"a": 1, "b": 2})]
 
 
+def test_half_a_character_is_replaced(connect: Connect) -> None:
+    adapter = connect(OpenAIServer(write=lambda *_: "so \ud83d and \U0001f600"))
+    [text] = texts(adapter, ask(adapter.sampler(MODEL), adapter).result(30))
+    assert text == "so \ufffd and \U0001f600"
+
+
 def test_an_answer_arrives_in_pieces(connect: Connect) -> None:
     adapter = connect(OpenAIServer("busy"))
     sampler = adapter.sampler(MODEL)
@@ -139,11 +145,12 @@ def test_a_missing_key_is_refused_before_a_request(monkeypatch: pytest.MonkeyPat
         ({"concurrency": 0}, "concurrency"),
         ({"timeout": 0.0}, "timeout"),
         ({"retries": -1}, "retries"),
+        ({"base_url": "gpu-box:8000/v1"}, "http://"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
-        OpenAISampling(FakeHub(), **settings)
+        OpenAISampling(FakeHub(), **settings).find("openai:m")
 
 
 def test_the_key_may_have_another_variable(
