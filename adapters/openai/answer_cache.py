@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ class AnswerCache:
     """A folder of answers that several processes may use at once; without one, nothing is kept."""
 
     def __init__(self, folder: Path | None) -> None:
+        self.lock = threading.Lock()  # for a read and a write that belong together
         self._folder = folder
         self._warned = False
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from adapters.openai.retries import Limits
 from adapters.openai.text_sampler import TextSampler
 from adapters.openai.token_sampler import TokenSampler
 from kitchen.backend.cache_folder import cache_folder
+from kitchen.backend.hedging.hedged import Hedged, Hedging
 from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.errors import BackendError, ConfigError, check_numbers
 from kitchen.ports.hub import HubClient
@@ -53,25 +55,20 @@ class OpenAISampling:
         patience: float = 600.0,  # seconds that a request may be held back by status 429
         limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens",
         fields: Mapping[str, Any] | None = None,  # more fields of requests; null leaves one out
+        # when a late request is sent again: percentile:0.95, fixed:2.0, adaptive; null for never
+        hedge: str | None = None,
+        hedge_extra: float = 0.05,  # largest share of such extra requests
     ) -> None:
         _check_key_variable(key)
-        check_numbers(
-            {"sampling.concurrency": concurrency, "sampling.timeout": timeout},
-            above_0=("sampling.concurrency", "sampling.timeout"),
-        )
-        check_numbers(
-            {
-                "sampling.retries": retries,
-                "sampling.backoff": backoff,
-                "sampling.patience": patience,
-            }
-        )
+        _check_limits(limits := Limits(concurrency, timeout, retries, backoff, patience))
         self._hub = hub
         self._tokenizer_model = tokenizer
         self._fields = RequestFields(limit_field, dict(fields or {}))
-        limits = Limits(concurrency, timeout, retries, backoff, patience)
-        folder = cache_folder() / "openai" if cache else None
-        self._connection = Connection(base_url, key, limits, AnswerCache(folder))
+        answers = AnswerCache(cache_folder() / "openai" if cache else None)
+        self._connection = Connection(base_url, key, limits, answers)
+        # for extra requests, as a connection sends equal requests once
+        self._extra = Connection(base_url, key, limits, answers)
+        self._hedging = Hedging(hedge, hedge_extra) if hedge is not None else None
         self._lock = threading.Lock()
         self._tokenizer: Tokenizer | None = None
 
@@ -135,11 +132,22 @@ class OpenAISampling:
                 f"the checkpoint {weights.path} is not on {self._connection.name}: name a model "
                 "that it serves, as openai:MODEL"
             )
+        sampler = self._sampler_on(self._connection, weights)
+        if self._hedging is None:
+            return sampler
+        extra = self._sampler_on(self._extra, weights)
+        return Hedged(sampler, [extra], self._hedging, holds_back=lambda _: self._is_held_back())
+
+    def _is_held_back(self) -> bool:
+        """Return whether the server wants no requests with this key for now."""
+        return self._connection.seconds_held_back > 0 or self._extra.seconds_held_back > 0
+
+    def _sampler_on(self, connection: Connection, weights: str) -> Sampler:
         model = _model_of(weights)
         tokenizer = self.tokenizer(weights)
         if isinstance(tokenizer, TextTokenizer):
-            return TextSampler(self._connection, model, tokenizer, self._fields)
-        return TokenSampler(self._connection, model, tokenizer, self._tokenizer_model, self._fields)
+            return TextSampler(connection, model, tokenizer, self._fields)
+        return TokenSampler(connection, model, tokenizer, self._tokenizer_model, self._fields)
 
 
 def _model_of(name: str) -> str:
@@ -148,6 +156,12 @@ def _model_of(name: str) -> str:
     if model == name or not model:
         raise ConfigError(f"{name!r} is not the name of a model on a server; write openai:MODEL")
     return model
+
+
+def _check_limits(limits: Limits) -> None:
+    """Raise ConfigError for a number that cannot be used."""
+    numbers = {f"sampling.{name}": value for name, value in asdict(limits).items()}
+    check_numbers(numbers, above_0=("sampling.concurrency", "sampling.timeout"))
 
 
 def _check_key_variable(name: str) -> None:

@@ -196,7 +196,19 @@ class Connection:
         async with self._room:
             sending = self._retries.result(send, request.call, state.check_wanted)
             answer = await self._translated(request, sending)
-        self._cache.write(key, answer)
+        return self._kept(key, answer, check)
+
+    def _kept(self, key: str, answer: Any, check: Check[Any]) -> Any:
+        """Cache an answer and return it, or one that was cached while this one was under way.
+
+        So two equal requests, of which one was sent because the other was late, have one answer.
+        """
+        with self._cache.lock:
+            if (earlier := self._cache.read(key)) is not None:
+                with suppress(MalformedAnswer):
+                    check(earlier)
+                    return earlier
+            self._cache.write(key, answer)
         return answer
 
     async def _translated(self, request: Request, sending: Awaitable[T]) -> T:

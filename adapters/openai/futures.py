@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
+
+from kitchen.backend.hedging.race import Cancellable
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class RequestFuture(Generic[T]):
+class RequestFuture(Cancellable[T]):
     """The result of a request on the thread of a connection.
 
     A caller that stops waiting does not cancel the request, whose answer may be paid for; only
-    `cancel` does.
+    `cancel` does. Its result is then a RunFailed, unless it has arrived.
     """
-
-    work: concurrent.futures.Future[T]
-    stop: Callable[[], object]
-
-    def result(self, timeout: float | None = None) -> T:
-        return self.work.result(timeout)
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return asyncio.wrap_future(self.work).__await__()
-
-    def cancel(self) -> None:
-        """Give the request up; its result is then a RunFailed, unless it has arrived."""
-        self.stop()
