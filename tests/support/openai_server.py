@@ -190,6 +190,25 @@ def serving_openai(server: OpenAIServer) -> Iterator[str]:
         running.stop()
 
 
+class MountedServers:
+    """Many servers behind one port, each below a path of its own, as a start takes long."""
+
+    def __init__(self) -> None:
+        self._servers: list[OpenAIServer] = []
+
+    def mount(self, server: OpenAIServer) -> str:
+        """Add a server, and return the path of its API."""
+        self._servers.append(server)
+        return f"/{len(self._servers) - 1}/v1"
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        if scope["type"] != "http":
+            await _answer_lifespan(receive, send)
+            return
+        number = int(scope["path"].split("/")[1])
+        await self._servers[number](scope, receive, send)
+
+
 def _choice(index: int, message: Mapping[str, Any], reason: str = "stop") -> dict[str, Any]:
     return {
         "index": index,

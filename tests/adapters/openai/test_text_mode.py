@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from adapters.fake.blobs import FakeBlobs
 from adapters.fake.hub import FakeHub
+from adapters.fake.training import FakeTraining
 from adapters.openai.client import OpenAISampling
 from kitchen.artifacts.completions import StreamingSampler
 from kitchen.backend.tool_calls import ToolCall, parse_tool_calls
@@ -18,6 +21,8 @@ from tests.adapters.openai.conftest import Connect
 from tests.adapters.openai.test_faults import ask, texts
 from tests.support.openai_server import KEY, OpenAIServer
 from tests.support.polling import wait_until
+from tests.support.tinker_server import KEY as SERVE_KEY
+from tests.support.tinker_server import serving
 
 MODEL = "openai:clever-large"
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -173,3 +178,16 @@ class TestLaws(TextSamplingLaws):
     @pytest.fixture
     def sampling(self, connect: Connect) -> SamplingClient:
         return connect(OpenAIServer(), cache=False)
+
+
+class TestLawsOnKitchenServe(TextSamplingLaws):
+    """The same laws on our own server, whose answers follow from the seed."""
+
+    model, unknown_model = "openai:tiny", "openai:tinny"
+
+    @pytest.fixture
+    def sampling(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplingClient]:
+        monkeypatch.setenv("OPENAI_API_KEY", SERVE_KEY)
+        blobs = FakeBlobs()
+        with serving(FakeTraining(blobs), blobs) as server:
+            yield OpenAISampling(FakeHub(), base_url=f"{server.url}/v1", cache=False)
