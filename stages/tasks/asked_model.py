@@ -105,7 +105,7 @@ class AskedModel:
         )
         reply, score = self.tokenizer.decode(sampled.tokens), None
         if sampled.stop_reason == "length":
-            problem = f"it was truncated at {self.setting}={self.max_tokens}"
+            problem = f"it was truncated at {self.setting}={self.max_tokens}, or refused"
         else:
             score, problem = read(reply)
         return Reply(reply, score, problem, len(sampled.tokens))

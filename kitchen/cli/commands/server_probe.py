@@ -151,7 +151,8 @@ def _stages(resolved: ResolvedRequest) -> list[Any]:
 
 
 def _has_model(stage: Any) -> bool:
-    return hasattr(stage, "model")
+    """Return whether a stage names a model; an empty name stands for none."""
+    return bool(getattr(stage, "model", ""))
 
 
 def _lora(stage: Any) -> Any:

@@ -53,6 +53,10 @@ def test_the_plan_is_shown_as_a_tree(here: Path) -> None:
     assert "not honoured" not in output(0, "check", "recipes.sl_basic", *other)
 
 
+def test_a_stage_with_an_empty_model_names_no_weights() -> None:
+    assert "no problems" in output(0, "check", "recipes.rlhf", "--training", "fake")
+
+
 def test_check_answers_in_json() -> None:
     result = invoke("check", "recipes.sl_basic", *FAKE, "reading.limit=5", "lora_rank=32", "--json")
     found = json.loads(result.stdout)

@@ -128,7 +128,10 @@ def test_a_truncated_reply_has_no_score(blobs: FakeBlobs) -> None:
     training = FakeTraining(blobs)
     weights = find_weights("run:scores", training, blobs)
     sampler, tokenizer = training.sampler(weights.source), training.tokenizer("any")
-    for max_tokens, problem in ((8, "it was truncated at rubric.max_tokens=8"), (32, "")):
+    for max_tokens, problem in (
+        (8, "it was truncated at rubric.max_tokens=8, or refused"),
+        (32, ""),
+    ):
         judge = RubricJudge.of(RubricConfig(max_tokens=max_tokens), tokenizer, sampler, 0)
         verdict = asyncio.run(judge.judge("Why?", [], "So."))
         assert {reply.problem for reply in verdict.judgements[0].replies} == {problem}
