@@ -37,8 +37,8 @@ Weights = Annotated[
     typer.Argument(
         metavar="WEIGHTS",
         autocompletion=run_names,
-        help="RUN[@STEP|final|best], or a model: NAME[@REVISION], packaged:NAME or path:DIR. The "
-        "weights of a run are opened with the adapters of that run.",
+        help="RUN[@STEP|final|best], or a model: NAME[@REVISION], packaged:NAME or path:DIR, or "
+        "openai:MODEL on a server. The weights of a run are opened with the adapters of that run.",
     ),
 ]
 MaxTokens = Annotated[

@@ -38,6 +38,26 @@ class ShiftedTokenizer(ByteTokenizer):
         return super().encode(text, special=special)[::-1]
 
 
+class OwnedBy:
+    """An ASGI application whose list of models says that it is a server of another kind."""
+
+    def __init__(self, app: Any, owner: str) -> None:
+        self._app, self._owner = app, owner.encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_renamed(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                kept = [item for item in message["headers"] if item[0] != b"content-length"]
+                message = {**message, "headers": kept}
+            elif message["type"] == "http.response.body":
+                body = message.get("body", b"").replace(b"crucible-kitchen", self._owner)
+                message = {**message, "body": body}
+            await send(message)
+
+        is_list = scope.get("path", "").endswith("/models")
+        await self._app(scope, receive, send_renamed if is_list else send)
+
+
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -100,6 +120,30 @@ def test_scores_are_those_of_the_engine_to_the_bit(url: str) -> None:
         np.testing.assert_allclose(sampled.logprobs, expected.logprobs, rtol=1e-6)
         [cold] = sampler.sample(tokens, max_tokens=9, seed=5, temperature=0.5).result()
         assert np.isnan(cold.logprobs).all()
+
+
+@pytest.mark.parametrize("owner", ["vllm", "sglang"])
+def test_prompts_are_scored_as_each_kind_of_server_can(
+    owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own server also has the forms in which vLLM and SGLang score a prompt."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    blobs = FakeBlobs()
+    tokens = ByteTokenizer().encode("two cups of onions")
+    engine = FakeTraining().sampler("tiny")
+    with serving(FakeTraining(blobs), blobs, wrap=lambda app: OwnedBy(app, owner)) as server:
+        sampler = adapter(f"{server.url}/v1").sampler("openai:tiny")
+        np.testing.assert_allclose(
+            sampler.logprobs(tokens).result(30), engine.logprobs(tokens).result(), rtol=1e-6
+        )
+        top = sampler.top_logprobs(tokens, 3)
+        if owner == "vllm":
+            np.testing.assert_array_equal(
+                top.result(30)[0], engine.top_logprobs(tokens, 3).result()[0]
+            )
+            return
+        with pytest.raises(BackendError, match="sglang"):
+            top.result(30)
 
 
 def test_a_server_with_another_tokenizer_is_refused(url: str) -> None:
