@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from adapters.tokenizer import load_tokenizer
+from adapters.fake.hub import FakeHub
+from adapters.tokenizer import fetch_tokenizer_alone, load_tokenizer
 from kitchen.artifacts.open import prompt_tokens
 from kitchen.errors import BackendError, ConfigError, DataError
 from stages.chat.conversations import parse_conversation
@@ -28,6 +29,23 @@ def folder(model, tmp_path):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
     return tmp_path
+
+
+def test_a_tokenizer_is_fetched_without_the_weights(model):
+    fetched = []
+
+    class Hub(FakeHub):
+        def file(self, name, path):
+            fetched.append(path)
+            return super().file(name, path)
+
+    files = {path.name: path.read_bytes() for path in model.iterdir()}
+    tokenizer = fetch_tokenizer_alone(Hub({"owner/large": files}), "owner/large")
+    assert tokenizer.encode("to be").tolist() == load_tokenizer(model).encode("to be").tolist()
+    assert tokenizer.model_vocabulary == load_tokenizer(model).model_vocabulary
+    assert "tokenizer.json" in fetched
+    assert "model.safetensors" in files
+    assert "model.safetensors" not in fetched
 
 
 def with_post_processor(folder, template):
