@@ -136,7 +136,13 @@ class OpenAISampling:
         if self._hedging is None:
             return sampler
         extra = self._sampler_on(self._extra, weights)
-        return Hedged(sampler, [extra], self._hedging, holds_back=lambda _: self._is_held_back())
+        return Hedged(
+            sampler,
+            [extra],
+            self._hedging,
+            model=weights,
+            holds_back=lambda _: self._is_held_back(),
+        )
 
     def _is_held_back(self) -> bool:
         """Return whether the server wants no requests with this key for now."""

@@ -260,17 +260,19 @@ class TinkerTraining:
         def sampler_on(service: Service) -> TinkerSampler:
             return TinkerSampler(service, partial(open_on, service))
 
+        # checkpoints count as one model, as their base model is not known here
+        model = weights if isinstance(weights, str) and not _is_path(weights) else ""
         if not self._replicas:
-            return hedged(sampler_on(self._service), self._hedging)
+            return hedged(sampler_on(self._service), self._hedging, model)
         copies = [Copy(replica, partial(sampler_on, replica.service)) for replica in self._replicas]
-        return ReplicatedSampler(copies, self._hedging)
+        return ReplicatedSampler(copies, self._hedging, model)
 
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
         """Download weights as a PEFT folder that the server writes; it cannot merge them."""
         from adapters.tinker.downloads import download
 
         path = self._path(weights)
-        if not path.startswith("tinker://"):
+        if not _is_path(path):
             raise BackendError(f"{path!r} is a base model, so there is nothing to export")
         download(self._service, path, folder, merged=merged)
 
@@ -296,6 +298,10 @@ def _check_settings(server: str, expire_after: int, patience: float, away: float
         raise ConfigError(f"expire_after is {expire_after}, and must be 0 or at least {MIN_EXPIRY}")
     if patience <= 0 or away <= 0:
         raise ConfigError(f"patience is {patience} and away is {away}; both must be above 0")
+
+
+def _is_path(weights: str) -> bool:
+    return weights.startswith("tinker://")
 
 
 def _ask_for(model: str, service: Service) -> str:

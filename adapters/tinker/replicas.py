@@ -88,8 +88,14 @@ class ReplicatedSampler(ForwardingSampler):
     asked as well if the answer is late.
     """
 
-    def __init__(self, copies: Sequence[Copy], hedging: Hedging | None = None) -> None:
-        """`copies` has the server that trains first, which is spared where others are as idle."""
+    def __init__(
+        self, copies: Sequence[Copy], hedging: Hedging | None = None, model: str = ""
+    ) -> None:
+        """`copies` has the server that trains first, which is spared where others are as idle.
+
+        Latencies are learnt for each `model`.
+        """
+        self._model = model
         self._copies = copies[::-1]
         self._hedging = hedging
         self._lock = threading.RLock()
@@ -114,7 +120,8 @@ class ReplicatedSampler(ForwardingSampler):
             others = self._others(first)
             return self._start(_Request(request, new_future()), others) if others else None
 
-        return self._hedging.submit(bucket, lambda: self._start(first, self._copies), send_extra)
+        of_model = (self._model, bucket)
+        return self._hedging.submit(of_model, lambda: self._start(first, self._copies), send_extra)
 
     def _others(self, first: _Request[T]) -> Sequence[Copy]:
         """Return the servers that could answer a late request, too, and have room for it."""

@@ -149,11 +149,11 @@ class TinkerSampler:
             self._service.discard(self._service_client)
 
 
-def hedged(sampler: TinkerSampler, hedging: Hedging | None) -> Sampler:
+def hedged(sampler: TinkerSampler, hedging: Hedging | None, model: str) -> Sampler:
     """Return a sampler on one server, which is asked again if it is late and has room."""
     if hedging is None:
         return sampler
-    return Hedged(sampler, [sampler], hedging, holds_back=lambda _: sampler.holds_back)
+    return Hedged(sampler, [sampler], hedging, model=model, holds_back=lambda _: sampler.holds_back)
 
 
 def _cancel(future: ConcurrentFuture[Any], sent: Sequence[Any]) -> None:

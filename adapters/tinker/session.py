@@ -270,7 +270,7 @@ class TinkerSession:
         """Return a sampler of a snapshot, which replicas find in the store that they share."""
         own = partial(TinkerSampler, self._service, lambda _: sampling, self._queue_states)
         if not self._replicas:
-            return hedged(own(), self._hedging)
+            return hedged(own(), self._hedging, self._model)
         path = f"tinker://{sampling._sampling_session_id}/sampler_weights/snapshot"
 
         def open_copy(replica: Replica) -> Sampler:
@@ -281,7 +281,7 @@ class TinkerSession:
 
         own_replica, *others = self._replicas
         copies = [Copy(other, partial(open_copy, other)) for other in others]
-        return ReplicatedSampler([Copy(own_replica, own), *copies], self._hedging)
+        return ReplicatedSampler([Copy(own_replica, own), *copies], self._hedging, self._model)
 
     def close(self) -> None:
         """Drop pending requests; the server's session ends with the last user of the service."""

@@ -85,6 +85,15 @@ class TestFakeServer(Laws):
 
 
 @pytest.mark.slow
+class TestHedgedServer(TestFakeServer):
+    """Every request to sample is sent twice."""
+
+    def client(self, tmp_path: Path) -> TrainingClient:
+        type(self).blobs = FakeBlobs()
+        return ByteTinker(self.blobs, self.server.url, hedge="fixed:0.001", hedge_extra=1.0)
+
+
+@pytest.mark.slow
 class TestEngineServer(Laws):
     """A server of the local engine, with a Llama of two layers."""
 

@@ -16,9 +16,9 @@ from kitchen.backend.hedging.clock import Clock, RealClock
 from kitchen.backend.hedging.delay import Lateness, parse_delay
 from kitchen.backend.hedging.forwarding import ForwardingSampler
 from kitchen.backend.hedging.latencies import Latencies
-from kitchen.backend.hedging.race import Race, Send, SendExtra
+from kitchen.backend.hedging.race import Cancellable, Race, Send, SendExtra
 from kitchen.errors import ConfigError
-from kitchen.ports.future import Future, Pending
+from kitchen.ports.future import Future
 from kitchen.ports.sampling import Sampler
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Hedging:
             timers.append(self._clock.call_later(due, lambda: self._on_late(race, extra)))
             if race.is_over:  # before the timer was in the list
                 timers[0]()
-        return Pending(race.future)
+        return Cancellable(race.future, race.cancel)
 
     def report(self) -> None:
         """Log the counts, if twice as many extra requests were sent as when they were last logged.
@@ -152,14 +152,17 @@ class Hedged(ForwardingSampler):
         delay: str | Hedging = "percentile:0.95",
         extra: float = 0.05,
         *,
+        model: str = "",
         holds_back: Callable[[Sampler], bool] = lambda sampler: False,
         clock: Clock | None = None,
     ) -> None:
-        """`delay` is a text, or a `Hedging` that other samplers share, with its budget and clock.
+        """`delay` is a text, or a `Hedging` that other samplers share, with its budget and clock;
+        delays are learnt for each `model`.
 
         A sampler that `holds_back`, as its server limits the rate of requests, gets no extra ones.
         """
         self._primary = primary
+        self._model = model
         self._backups = tuple(backups)
         self._holds_back = holds_back
         self.hedging = Hedging(delay, extra, clock=clock) if isinstance(delay, str) else delay
@@ -177,7 +180,8 @@ class Hedged(ForwardingSampler):
             sampler = None if self._closed else self._next_backup()
             return None if sampler is None else request(sampler)
 
-        return self.hedging.submit(bucket, lambda: request(self._primary), send_extra)
+        of_model = (self._model, bucket)
+        return self.hedging.submit(of_model, lambda: request(self._primary), send_extra)
 
     def _next_backup(self) -> Sampler | None:
         """Return the backup whose turn it is, of those that do not hold back."""

@@ -15,6 +15,7 @@ import structlog
 from kitchen.backend.hedging.clock import Clock
 from kitchen.backend.hedging.latencies import Latencies
 from kitchen.backend.port_call import current_call
+from kitchen.errors import RunFailed
 from kitchen.ports.future import Done, Failed, Future, Pending
 from kitchen.secrets import mask
 
@@ -94,6 +95,17 @@ class Race(Generic[T]):
         self._follow(attempt, future)
         return True
 
+    def cancel(self) -> None:
+        """Give up both requests, if none was answered."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+        for attempt in self._attempts:
+            if not attempt.is_over:
+                self._cancel(attempt)
+        self._fail(RunFailed("the request was cancelled"))
+
     def _follow(self, attempt: _Attempt[T], future: Future[T]) -> None:
         with self._lock:
             attempt.future = future
@@ -127,7 +139,7 @@ class Race(Generic[T]):
         if error is None:
             self._win(attempt, value)
         else:
-            self._fail()
+            self._fail(self._attempts[0].error or error)
 
     def _cancel(self, attempt: _Attempt[T]) -> None:
         """Cancel the request that has lost, if it can be; what it took so far is censored."""
@@ -153,9 +165,7 @@ class Race(Generic[T]):
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.future.set_result(value)
 
-    def _fail(self) -> None:
-        error = self._attempts[0].error
-        assert error is not None
+    def _fail(self, error: BaseException) -> None:
         self._on_end(False)
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.future.set_exception(error)
@@ -164,10 +174,11 @@ class Race(Generic[T]):
         """Go on without the extra request, which could not be sent."""
         with self._lock:
             self._attempts.remove(attempt)
-            has_failed = not self._is_over and all(each.is_over for each in self._attempts)
+            [first] = self._attempts
+            has_failed = first.error is not None and not self._is_over
             self._is_over |= has_failed
-        if has_failed:
-            self._fail()
+        if has_failed and first.error is not None:
+            self._fail(first.error)
 
 
 def _outcome(done: concurrent.futures.Future[Any]) -> tuple[BaseException | None, Any]:

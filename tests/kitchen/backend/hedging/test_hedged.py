@@ -13,8 +13,9 @@ import pytest
 
 from kitchen.backend.hedging.clock import RealClock
 from kitchen.backend.hedging.hedged import Hedged
+from kitchen.backend.hedging.race import Cancellable
 from kitchen.backend.port_call import PortCall, working_for
-from kitchen.errors import BackendError, ConfigError
+from kitchen.errors import BackendError, ConfigError, RunFailed
 from tests.support.event_clock import EventClock
 from tests.support.slow_samplers import FAILS, SlowSampler
 
@@ -146,6 +147,33 @@ def test_delay_is_learnt_for_each_length() -> None:
     assert long == pytest.approx(10 * (1 + 18 / 19) + 0.1)
 
 
+def test_models_that_share_a_budget_have_delays_of_their_own() -> None:
+    clock = EventClock()
+    small = SlowSampler(clock, itertools.repeat(1.0))
+    large = SlowSampler(clock, itertools.repeat(30.0))
+    of_small = Hedged(small, [small], "percentile:0.95", clock=clock)
+    of_large = Hedged(large, [large], of_small.hedging, model="large")
+    for hedged in (of_small, of_large):
+        for _ in range(30):
+            hedged.sample(PROMPT, max_tokens=8)
+            clock.run()
+    assert of_small.hedging.counts.requests == 60
+    assert of_small.hedging.counts.extra == 0
+
+
+@pytest.mark.parametrize("seconds", [1.0, 3.0])
+def test_cancelled_request_is_given_up_with_its_extra_one(seconds: float) -> None:
+    pair = Pair([9.0], [9.0])
+    future = pair.hedged.sample(PROMPT, max_tokens=8)
+    assert isinstance(future, Cancellable)
+    pair.clock.call_later(seconds, future.cancel)
+    pair.clock.run()
+    with pytest.raises(RunFailed, match="cancelled"):
+        future.result(0)
+    assert pair.primary.cancelled == 1
+    assert pair.backup.cancelled == len(pair.backup.seeds) == (seconds > 2.0)
+
+
 def test_no_extra_request_before_the_delay_is_known() -> None:
     latencies = [1.0] * 19 + [9.0, 9.0]
     pair = Pair(latencies, [0.5], delay="percentile:0.95")
@@ -212,9 +240,9 @@ def test_wrong_budgets_are_refused(extra: float) -> None:
 
 def test_real_timers_fire_in_order_unless_cancelled() -> None:
     clock, fired, done = RealClock(), list[int](), threading.Event()
-    clock.call_later(0.04, done.set)
-    for number, seconds in ((3, 0.03), (1, 0.01)):
+    for number, seconds in ((3, 0.3), (1, 0.1)):
         clock.call_later(seconds, partial(fired.append, number))
-    clock.call_later(0.02, partial(fired.append, 2))()
+    clock.call_later(0.2, partial(fired.append, 2))()
+    clock.call_later(0.4, done.set)
     assert done.wait(10)
     assert fired == [1, 3]
