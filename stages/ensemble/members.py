@@ -19,7 +19,15 @@ from kitchen.errors import (
     describe_error,
     exits_as_failures,
 )
-from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.ports import (
+    BlobStore,
+    Future,
+    ModelCatalog,
+    Sampler,
+    Tokenizer,
+    TrainingClient,
+    arrival,
+)
 from kitchen.types import Sampled, Tokens
 
 # seconds for the first request to a member, since a local model is loaded for it
@@ -112,14 +120,17 @@ class Member:
         self, prompt: Tokens, seconds: float, options: Mapping[str, Any]
     ) -> Sequence[Sampled] | NoAnswer:
         assert self._sampler is not None
+        future = self._sampler.sample(prompt, **options)
         try:
             with exits_as_failures():
                 async with asyncio.timeout(seconds) as limit:
-                    answers = await arrival(self._sampler.sample(prompt, **options))
+                    answers = await arrival(future)
         except (ConfigError, CorruptCheckpoint):
             raise
         except Exception as error:  # noqa: BLE001 a failed answer is a value
             late = limit.expired()
+            if late:
+                _cancel(future)
             reason = f"late: it took more than {seconds:g} s" if late else describe_error(error)
             self._failures += 1
             if self._failures == GIVE_UP:
@@ -141,6 +152,13 @@ class Member:
                 f"vote=confidence needs log-probabilities, and {self.weights.name} reports none: "
                 "choose vote=majority, or members that report them"
             )
+
+
+def _cancel(future: Future[Any]) -> None:
+    """Cancel a request that is late, if it can be, so that it holds up no others."""
+    cancel = getattr(future, "cancel", None)
+    if cancel is not None:
+        cancel()
 
 
 def mean_logprob(answer: Sampled) -> float:
