@@ -58,7 +58,7 @@ def quirks(exports: Exports) -> tuple[Quirk, ...]:
         CheckpointNames(),
         exports,
         FrozenWeights(backend),
-        SessionEnds(),
+        SessionEnds(backend),
         TrainableWeights(),
         SamplerPaths(),
         Deletions(),

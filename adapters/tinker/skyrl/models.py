@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from adapters.tinker.skyrl.messages import ApiReply, ApiRequest, Send, post
+from adapters.tinker.skyrl.passes import Backend
 from adapters.tinker.skyrl.results import check, wait_for
 
 
@@ -58,22 +59,33 @@ class SessionEnds:
     """SkyRL has no request that ends a session: models stay until heartbeats stop for 5 minutes.
 
     A server that trains one model at a time refuses the next one until then, so the bridge unloads
-    the models of the session. Seen in 0.3.0 and git (a956457).
+    the models of the session. The JAX backend keeps the gradient of a pass without an optimiser
+    step, and adds it to the first step of the next model with the same place in memory. The bridge
+    therefore takes a step with learning rate 0, which clears it. Seen in 0.3.0 and git (a956457).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._models = defaultdict[str, list[str]](list)  # by session
 
     def __call__(self, request: ApiRequest, send: Send) -> ApiReply:
         kind, _, end = request.endpoint.partition("/")
         if kind == "sessions" and end.endswith("/finish"):
             for model in self._models.pop(end.removesuffix("/finish"), []):
-                check(send(post("unload_model", {"model_id": model})))
+                self._unload(model, send)
             return ApiReply(204)
         answer = send(request)
         if request.endpoint == "create_model" and not answer.is_error:
             self._models[request.json()["session_id"]].append(answer.json()["model_id"])
         return answer
+
+    def _unload(self, model: str, send: Send) -> None:
+        try:
+            if self._backend.is_jax:
+                step = {"model_id": model, "adam_params": {"learning_rate": 0.0}}
+                wait_for(send(post("optim_step", step)), send)
+        finally:
+            check(send(post("unload_model", {"model_id": model})))
 
 
 def create_model(session: str, info: dict[str, Any], send: Send) -> str:

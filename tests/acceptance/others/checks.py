@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from adapters.tinker.client import TinkerTraining
+from adapters.tinker.service import wait_for_closing
 from kitchen.ports.sampling import Sampler
 from kitchen.ports.training import TrainingSession
 from kitchen.types import Adam, Array, Datum, Lora
@@ -43,7 +45,11 @@ def compare(name: str, model: Path, url: str) -> Iterator[Result]:
 
 def compare_weights(model: Path, url: str, folder: Path) -> Iterator[Result]:
     """Compare weights that were saved, loaded and exported with those under training."""
-    for name, difference in _weight_differences(model, url, folder):
+    abandoned = "training after a session without a step"
+    differences = chain(
+        [(abandoned, _abandoned_difference(model, url))], _weight_differences(model, url, folder)
+    )
+    for name, difference in differences:
         works = difference < TOLERANCE
         outcome = f"{'works' if works else 'FAILS'}: {difference:.0e} nats"
         yield Result(name, works, outcome)
@@ -80,6 +86,27 @@ def _weight_differences(model: Path, url: str, folder: Path) -> Iterator[tuple[s
     exported = PeftTraining(hub, FakeBlobs(), device="cpu", dtype="float32")
     sampler = exported.sampler(f"path:{folder}/export")
     yield "export, read by the local engine", difference(sampler, first)
+
+
+def _abandoned_difference(model: Path, url: str) -> float:
+    """Return by how many nats a session that ends before its step changes the next session."""
+    tokens = np.array([5, 9, 17, 33, 65, 12, 7, 81])
+    batch = [Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": np.ones(7)})]
+    other = [Datum(tokens[1:], {"target_tokens": tokens[:-1], "weights": np.ones(7)})]
+
+    def train(data: Sequence[Datum], steps: int) -> Array:
+        session = skyrl_client(url, model, FakeBlobs()).open(str(model), Lora(rank=8))
+        session.forward_backward(data).result()
+        for _ in range(steps):
+            session.optim_step(Adam(learning_rate=1e-2)).result()
+        logprobs = session.forward(batch).result().logprobs[0]
+        session.close()
+        wait_for_closing(60)
+        return logprobs
+
+    expected = train(batch, 1)
+    train(other, 0)
+    return float(np.abs(train(batch, 1) - expected).max())
 
 
 def _run_both(name: str, model: Path, url: str) -> tuple[Rows, Rows]:

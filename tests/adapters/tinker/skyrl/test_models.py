@@ -6,6 +6,7 @@ import pytest
 
 from adapters.tinker.skyrl.messages import ApiRequest, post
 from adapters.tinker.skyrl.models import CreateThenLoad, SessionEnds
+from adapters.tinker.skyrl.passes import Backend
 from tests.support.skyrl_replies import CREATED, ReplayedSkyRL
 
 LOAD = post(
@@ -50,11 +51,16 @@ def test_unknown_checkpoints_create_no_model(status: int) -> None:
     assert not skyrl.count("create_model")
 
 
-def test_end_of_a_session_unloads_its_models() -> None:
-    skyrl, quirk = ReplayedSkyRL(), SessionEnds()
+@pytest.mark.parametrize("is_jax", [None, False, True])
+def test_end_of_a_session_unloads_its_models(is_jax: bool | None) -> None:
+    """JAX keeps a gradient for the next model, unless a step clears it."""
+    skyrl, quirk = ReplayedSkyRL(), SessionEnds(Backend(is_jax))
     quirk(post("create_model", {"session_id": "session_1", "base_model": "tiny"}), skyrl)
     finish = ApiRequest("POST", "/api/v1/sessions/session_1/finish", b"{}")
     assert quirk(finish, skyrl).status == 204
     assert skyrl.last("unload_model") == {"model_id": CREATED["model_id"]}
     quirk(finish, skyrl)
     assert skyrl.count("unload_model") == 1
+    assert skyrl.count("optim_step") == bool(is_jax)
+    if is_jax:
+        assert skyrl.last("optim_step")["adam_params"] == {"learning_rate": 0.0}
