@@ -30,6 +30,7 @@ from stages.judge.judge import EVEN, UNREAD, Judge, JudgeConfig, Preference, req
 from stages.preference.comparisons import Comparison, Comparisons, recorded_comparison
 from stages.rl.rollout_eval import PolicyAfter, PolicyBefore, recorded_task
 from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts, succeeded
+from stages.tasks.judge_records import recorded_judgements
 from stages.tasks.tasks import TaskBatch, Tasks, prompt_of_task
 
 
@@ -287,9 +288,9 @@ class CompareByJudge(Stage):
         metrics, rows, records = Metrics(), [], list[dict[str, Any]]()
         for name, problems in tasks.held_out.items():
             answers = zip(problems, after.answers[name], before.answers[name], strict=True)
-            judged = await asyncio.gather(*(prefers_new(judge, tokenizer, *row) for row in answers))
+            judged = await asyncio.gather(*(compare_new(judge, tokenizer, *row) for row in answers))
             records += _preference_records(name, problems, judged)
-            preferences = _read(judged)
+            preferences = _read([preference.value for preference in judged])
             unread = len(judged) - len(preferences)
             metrics[f"{name}/unread"] = float(unread)
             if preferences:
@@ -312,27 +313,31 @@ class CompareByJudge(Stage):
 
 
 def _preference_records(
-    name: str, problems: Sequence[Task], judged: Sequence[float | None]
+    name: str, problems: Sequence[Task], judged: Sequence[Preference]
 ) -> list[dict[str, Any]]:
     """Return the judge's preferences for new answers as lines of samples.jsonl."""
     records: list[dict[str, Any]] = []
     for at, (task, preference) in enumerate(zip(problems, judged, strict=True)):
-        failed = UNREAD if preference is None else ""
-        scores = {} if preference is None else {"preferred": preference}
+        scores = {} if preference.value is None else {"preferred": preference.value}
+        shown = {"failed": preference.problem, **recorded_judgements(preference.judgements)}
         item = recorded_task(task, at)
-        records.append(record_row(item, name, at, scores, when="after", failed=failed))
+        records.append(record_row(item, name, at, scores, when="after", **shown))
     return records
 
 
 async def prefers_new(
     judge: Judge, tokenizer: Tokenizer, task: Task, new: str | None, old: str | None
 ) -> float | None:
-    """Return the judge's preference for the new answer; None if it cannot read one of them.
+    """Return the judge's preference for the new answer; None if it cannot read one of them."""
+    return (await compare_new(judge, tokenizer, task, new, old)).value
 
-    A missing answer loses to any other.
-    """
+
+async def compare_new(
+    judge: Judge, tokenizer: Tokenizer, task: Task, new: str | None, old: str | None
+) -> Preference:
+    """Return the judge's preference for the new answer; a missing answer loses to any other."""
     if new is None or old is None:
-        return EVEN + ((new is not None) - (old is not None)) / 2
+        return Preference(EVEN + ((new is not None) - (old is not None)) / 2)
     request = await prompt_of_task(task)
     answers = strip_separator(new, tokenizer), strip_separator(old, tokenizer)
-    return await judge.prefers(request.messages, *answers, request.inputs)
+    return await judge.compare(request.messages, *answers, request.inputs)

@@ -181,6 +181,9 @@ def test_a_policy_learns_from_a_judge_that_is_asked(blobs: FakeBlobs) -> None:
     assert "true_reward" not in names, "rows without an answer have no true reward"
     assert "held/preferred" in names
     assert "judge_loss" not in names
+    tables = [each.rows for each in seen.published if isinstance(each, Samples)]
+    compared = [row for row in tables[-1] if "judge" in row]
+    assert all(len(row["judge"]) == 2 and "preferred" in row["scores"] for row in compared)
     assert samples(cook(blobs, "both")) == samples(seen)
 
 

@@ -1,0 +1,83 @@
+"""Judges behind OpenAI's API: scores and preferences, faults, and resumed runs."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import chain
+from typing import Any
+
+import pytest
+
+import kitchen
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen.errors import RunFailed
+from recipes.rl import Rl
+from stages.chat.messages import Message
+from stages.judge.judge import Judge, JudgeConfig
+from tests.adapters.openai.conftest import Connect
+from tests.support.killing import KillAt
+from tests.support.openai_server import Body, OpenAIServer
+from tests.support.recording import numbers
+
+ROWS = [{"prompt": f"Name dish {n}."} for n in range(4)]
+DATA = FakeDatasets({"dishes": {"train": ROWS, "held": ROWS[:2]}})
+SIZES = {
+    "model": "any",
+    "dataset": "dishes",
+    "batch_size": 2,
+    "group": 4,
+    "steps": 3,
+    "save_every": 2,
+    "learning_rate": 0.1,
+    "playing": {"max_tokens": 4},
+}
+MODEL = "openai:clever-large"
+RUBRIC = Rl(**SIZES, reward="rubric", rubric={"model": MODEL})
+LETTERS: Any = {"says": "letter", "epochs": 0, "draws": 2, "temperature": 1.0}
+
+
+def judged(body: Body, index: int) -> str:
+    """Reply with a score or a letter that follows from the whole prompt and the seed."""
+    text = body["messages"][-1]["content"]
+    number = sum(map(ord, text)) + (body.get("seed") or 0)
+    return "AB"[number % 2] if "Reply with A or B" in text else f"Hm.\nScore: {number % 11}"
+
+
+def ports(connect: Connect, server: OpenAIServer, blobs: FakeBlobs) -> dict[str, Any]:
+    training = FakeTraining(blobs)
+    return {
+        "training": training,
+        "datasets": DATA,
+        "blobs": blobs,
+        "sampling": connect(server),
+    }
+
+
+def test_a_killed_run_asks_no_judge_twice(connect: Connect) -> None:
+    blobs, server = FakeBlobs(), OpenAIServer(write=judged)
+    options = ports(connect, server, blobs)
+    with pytest.raises(RunFailed, match="Killed"):
+        kitchen.run(RUBRIC, **options, name="killed", observers=[KillAt(14)])
+    resumed = kitchen.resume("killed", **options).result()
+    assert max(server.answered.values()) == 1
+    other = FakeBlobs()
+    whole = kitchen.run(RUBRIC, **ports(connect, OpenAIServer(write=judged), other), name="killed")
+    assert numbers(blobs, resumed) == numbers(other, whole)
+    assert 0 < numbers(other, whole)[0][-1]["held/reward_before"] < 1
+
+
+def test_a_refused_reply_is_asked_for_again(connect: Connect) -> None:
+    server = OpenAIServer("busy", "refusal", write=judged)
+    adapter = connect(server)
+    sampler, tokenizer = adapter.sampler(MODEL), adapter.tokenizer(MODEL)
+    judge = Judge(sampler, tokenizer, JudgeConfig(**LETTERS))
+    request = (Message("user", "Name a dish."),)
+    compared = asyncio.run(judge.compare(request, "soup", "stew"))
+    assert compared.value is not None
+    replies = list(chain.from_iterable(each.replies for each in compared.judgements))
+    assert [reply.text for reply in replies if reply.score is None] == ["I cannot help with that."]
+    assert len(replies) == 5
+    again = [body for body in server.bodies if "An earlier reply" in str(body["messages"])]
+    assert "or refused" in again[0]["messages"][-1]["content"]
