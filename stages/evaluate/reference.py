@@ -112,10 +112,14 @@ def verify_reference(
 def _check_tokens(name: str, setting: str, tokenizer: Tokenizer, trained: Tokenizer | None) -> None:
     """Raise ConfigError if the log-probabilities of weights cannot be compared."""
     if isinstance(tokenizer, TextTokenizer):
+        fix = ""
+        if parse_weights_name(name).kind == "openai":
+            fix = (
+                "; if its server takes token ids (vLLM, SGLang, kitchen serve), set "
+                "sampling.tokenizer to the model whose tokenizer it uses"
+            )
         raise ConfigError(
-            f"{setting}={name!r} gives text only, and log-probabilities are needed here; if its "
-            "server takes token ids (vLLM, SGLang, kitchen serve), set sampling.tokenizer to the "
-            "model whose tokenizer it uses"
+            f"{setting}={name!r} gives text only, and log-probabilities are needed here{fix}"
         )
     if trained is not None and not same_tokens(tokenizer, trained):
         raise ConfigError(

@@ -16,6 +16,7 @@ from kitchen.cli.commands.json_output import print_json
 from kitchen.cli.commands.server_probe import (
     ask_servers,
     capabilities_source,
+    models_elsewhere,
     models_of_servers,
     print_report,
     report_json,
@@ -193,6 +194,8 @@ def _users_of_ports(resolved: ResolvedRequest) -> Mapping[str, str]:
     """Return port to its user: the recipe's stages, another adapter, or the record of the run."""
     read = resolved.plan.ports if resolved.plan else frozenset()
     users = {port: "the recipe" for port, types in PORT_TYPES.items() if not read.isdisjoint(types)}
+    if models_elsewhere(resolved):
+        users["sampling"] = "the recipe"
     for port in list(users):
         for required in _ports_required_by(resolved, port):
             users.setdefault(required, f"the {port} adapter")

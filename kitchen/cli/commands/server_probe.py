@@ -62,9 +62,14 @@ def models_of_servers(resolved: ResolvedRequest) -> Mapping[str, Asked]:
         asked = {model: server for model in models if model}
     sampling: Any = resolved.kitchen.sampling
     if isinstance(sampling, Asked):
-        texts = chain.from_iterable(map(_texts, _stages(resolved)))
-        asked |= dict.fromkeys(filter(is_sampled_elsewhere, texts), sampling)
+        asked |= dict.fromkeys(models_elsewhere(resolved), sampling)
     return asked
+
+
+def models_elsewhere(resolved: ResolvedRequest) -> list[str]:
+    """Return the models in the options of stages that are sampled from other services."""
+    texts = chain.from_iterable(map(_texts, _stages(resolved)))
+    return list(filter(is_sampled_elsewhere, texts))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -147,3 +147,17 @@ def test_checks_of_a_stage_that_exit_are_reported(
     assert "SystemExit" in shown
     assert f"recipes/{name}.py:7 in {method}" in shown
     assert not (here / "runs").exists()
+
+
+def test_a_teacher_elsewhere_needs_the_sampling_adapter() -> None:
+    options = ("recipes.distillation_off_policy", *FAKE, "--sampling", "fake", "model=fake/bigram")
+    rows = {
+        teacher: next(
+            line.split()
+            for line in output(0, "check", *options, f"teacher={teacher}").splitlines()
+            if line.startswith("sampling")
+        )
+        for teacher in ("openai:echo", "fake/bigram")
+    }
+    assert rows["openai:echo"] == ["sampling", "fake", "the", "recipe"]
+    assert rows["fake/bigram"] == ["sampling", "fake", "nothing"]
