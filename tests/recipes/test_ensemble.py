@@ -193,6 +193,13 @@ def test_split_that_is_evaluated_on_is_refused_in_the_plan(
         stage.verify(DATA)
 
 
+@pytest.mark.parametrize(("mode", "most"), [("parallel", 3), ("sequential", 1), ("cascade", 1)])
+def test_members_are_open_while_they_are_asked(mode: str, most: int) -> None:
+    run = Run(["a-0.7", "b-0.7", "c-0.7"], mode=mode)
+    assert run.voters.most_opened == most
+    assert run.voters.opened == 0
+
+
 @pytest.mark.parametrize("mode", ["parallel", "sequential", "cascade"])
 def test_confidence_needs_logprobs_before_many_are_asked(mode: str) -> None:
     voters = Voters()

@@ -46,9 +46,14 @@ class Voters(FakeTraining):
     def __init__(self) -> None:
         super().__init__()
         self.asked: dict[str, int] = {}
+        self.opened = self.most_opened = 0  # samplers
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
-        return Voter(weights, self) if isinstance(weights, str) else super().sampler(weights)
+        if not isinstance(weights, str):
+            return super().sampler(weights)
+        self.opened += 1
+        self.most_opened = max(self.most_opened, self.opened)
+        return Voter(weights, self)
 
 
 class Voter(FakeSampler):
@@ -80,7 +85,7 @@ class Voter(FakeSampler):
         return Sampled(tokens, np.full(len(tokens), value, np.float32), "stop")
 
     def close(self) -> None:
-        pass
+        self.voters.opened -= 1
 
 
 def _never() -> Any:
