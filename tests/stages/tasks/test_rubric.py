@@ -238,6 +238,11 @@ def test_a_judge_that_gives_no_scores_ends_the_run(blobs: FakeBlobs) -> None:
         cook(blobs, Rl(**settings("no_scores", rubric={"retries": 1})))
 
 
+def test_a_prompt_that_is_too_long_for_the_judge_is_no_score(blobs: FakeBlobs) -> None:
+    with pytest.raises(RunFailed, match=r"rollouts failed.*the judge's prompt.*no room"):
+        cook(blobs, Rl(**settings("scores", rubric={"criteria": "It is good. " * 400})))
+
+
 def test_a_judge_may_be_the_policy_itself(blobs: FakeBlobs) -> None:
     options = {"model": "run:scores", "rubric": {"model": None}, "playing": {"max_tokens": 16}}
     seen = cook(blobs, Rl(**settings("scores", **options)))
