@@ -80,8 +80,9 @@ class OpenAISampling:
     def why_lacking(self, capability: str) -> str:
         """Return the end of a sentence on a capability that is absent."""
         return (
-            f"{self._connection.name} is used for text: if it takes token ids (vLLM, SGLang, "
-            "kitchen serve), set sampling.tokenizer to the model whose tokenizer it uses; it lacks"
+            f"{self._connection.name} lacks as long as it is used for text; if it takes token ids "
+            "(vLLM, SGLang, kitchen serve), set sampling.tokenizer to the model whose tokenizer it "
+            "uses"
         )
 
     def find(self, model: str) -> None:
