@@ -24,7 +24,7 @@ class Ensemble(Recipe):
     # a cascade stops when the lead of the first answer over the second is more than this share of
     # the votes that are missing; with 1, the answer is always that of all votes
     enough: Annotated[float, Field(ge=0, le=1)] = 0.8
-    seconds: PositiveFloat = 30.0  # time limit of each answer; late ones are counted
+    seconds: PositiveFloat = 30.0  # time limit of each request; late answers are counted
     concurrency: PositiveInt = 16  # requests to a member at the same time
     temperature: NonNegativeFloat = 0.0  # sampling temperature of all members; 0 for greedy
     weigh_on: str | None = None  # split that measures accuracies for vote=weighted

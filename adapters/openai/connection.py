@@ -247,16 +247,18 @@ class Connection:
 
         return await self._retries.result(send)
 
-    async def _unknown_model(self, model: str, error: ApiError) -> BackendError:
+    async def _unknown_model(self, model: str, error: ApiError) -> ApiError:
         """Return the error for a model that the server does not have, with those that it has."""
         try:
             listed = await self.models()
         except BackendError:
-            return BackendError(
+            text = (
                 f"{error}; it lists no models either: sampling.base_url (or OPENAI_BASE_URL) "
                 "usually ends with /v1"
             )
-        return _unknown(model, listed, self.name)
+        else:
+            text = _unknown(model, listed, self.name)
+        return ApiError(text, status=error.status, body=error.body)
 
     def _opened(self) -> Any:
         if self._client is None:
@@ -306,11 +308,11 @@ class Connection:
 def check_listed(model: str, listed: Iterable[str], server: str) -> None:
     """Raise BackendError for a model that is not among those that a server lists."""
     if model not in (names := list(listed)):
-        raise _unknown(model, names, server)
+        raise BackendError(_unknown(model, names, server))
 
 
-def _unknown(model: str, listed: Iterable[str], server: str) -> BackendError:
-    return BackendError(f"{server} has no model {model!r}; {did_you_mean(model, listed)}")
+def _unknown(model: str, listed: Iterable[str], server: str) -> str:
+    return f"{server} has no model {model!r}; {did_you_mean(model, listed)}"
 
 
 def as_arguments(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,12 +150,12 @@ class Ensemble:
         )
         if isinstance(answers, NoAnswer):
             replies = [Reply(at, draw, no_answer=answers) for draw in draws]
-            sent = answers.sent
+            was_read = answers.read_prompt
         else:
             pairs = zip(draws, answers, strict=True)
             replies = [self._answered(at, draw, answer) for draw, answer in pairs]
-            sent = True
-        return [replace(replies[0], prompt_tokens=len(prompt) * sent), *replies[1:]]
+            was_read = True
+        return [replace(replies[0], prompt_tokens=len(prompt) * was_read), *replies[1:]]
 
     def _answered(self, at: int, draw: int, answer: Sampled) -> Reply:
         text = self.members[at].tokenizer.decode(answer.tokens)

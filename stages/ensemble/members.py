@@ -13,6 +13,7 @@ import structlog
 
 from kitchen.artifacts.weights import Weights, find_weights, naming_damaged
 from kitchen.errors import (
+    ApiError,
     BackendError,
     ConfigError,
     CorruptCheckpoint,
@@ -32,7 +33,14 @@ from kitchen.types import Sampled, Tokens
 
 # seconds for the first request to a member, since a local model is loaded for it
 LOADING_SECONDS = 600.0
-GIVE_UP = 16  # failures one after another, after which a member is not asked any more
+GIVE_UP = 5  # probes that fail one after another, after which a member is not asked any more
+# seconds before the second probe in a row, doubled before each further one; at most the time limit
+# of a request
+PAUSE = 1.0
+# HTTP statuses of a request with a wrong key or without credit, or for a model that is not there
+WRONG_SETTINGS = frozenset({401, 402, 403, 404})
+# and of one that the server cannot answer, such as a prompt that is too long
+REFUSED_ALONE = frozenset({400, 413, 422})
 
 log = structlog.get_logger("stages.ensemble")
 
@@ -54,11 +62,20 @@ class NoAnswer:
     late: bool = False  # whether it took too long
     sent: bool = True  # whether the member was asked at all
 
+    @property
+    def read_prompt(self) -> bool:
+        """True if the member may have read the prompt, as it does for an answer that is late."""
+        return self.sent and self.late
+
 
 class Member:
     """Weights that are asked for answers; failures are values, and are counted.
 
-    Wrong settings and damaged weights are errors, which end the run.
+    Damaged weights are errors, which end the run, and so are wrong settings: a request that is
+    refused for its key or its model before the member has answered any.
+
+    After a failure, the next request goes out alone, as a probe. So requests that fail together,
+    as all do when a server starts again, count once.
     """
 
     def __init__(self, weights: Weights, tokenizer: Tokenizer, limits: RequestLimits) -> None:
@@ -66,10 +83,12 @@ class Member:
         self._sampler: Sampler | None = None
         self._broken = ""  # why the weights could not be opened
         self._slots = asyncio.Semaphore(limits.concurrency)
-        self._first = asyncio.Lock()
+        self._alone = asyncio.Lock()
         self._was_asked = False  # whether a request was sent
+        self._has_answered = False
+        self._has_failed = False  # since the last answer
+        self._probes = 0  # that have failed since the last answer
         self._error: Exception | None = None  # that ends the run
-        self._failures = 0  # since the last answer
 
     def open(self, client: TrainingClient, blobs: BlobStore | None) -> None:
         """Open the sampler, unless it is open; if a backend fails, no request is sent."""
@@ -94,9 +113,12 @@ class Member:
         for it.
         """
         async with self._slots:
-            async with self._first:
-                if not self._was_asked and not self._broken:
-                    return await self._first_request(prompt, options)
+            async with self._alone:
+                if self._error is None and not self._broken:
+                    if not self._was_asked:
+                        return await self._first_request(prompt, options)
+                    if self._has_failed:
+                        return await self._probe(prompt, options)
             if self._error is not None:
                 raise self._error
             if self._broken:
@@ -107,13 +129,27 @@ class Member:
         self, prompt: Tokens, options: Mapping[str, Any]
     ) -> Sequence[Sampled] | NoAnswer:
         self._was_asked = True
+        limit = max(self.limits.seconds, LOADING_SECONDS)
+        answers = await self._request(prompt, limit, options)
         try:
-            limit = max(self.limits.seconds, LOADING_SECONDS)
-            answers = await self._request(prompt, limit, options)
             self._check_logprobs(answers)
-        except Exception as error:
+        except ConfigError as error:
             self._error = error
             raise
+        return answers
+
+    async def _probe(
+        self, prompt: Tokens, options: Mapping[str, Any]
+    ) -> Sequence[Sampled] | NoAnswer:
+        """Send one request alone; after GIVE_UP that failed in a row, no more are sent."""
+        if self._probes:
+            await asyncio.sleep(min(PAUSE * 2 ** (self._probes - 1), self.limits.seconds))
+        answers = await self._request(prompt, self.limits.seconds, options)
+        if self._has_failed and isinstance(answers, NoAnswer):
+            self._probes += 1
+            if self._probes == GIVE_UP:
+                reason = answers.reason
+                self._give_up(f"{GIVE_UP} requests in a row failed, the last one: {reason}")
         return answers
 
     async def _request(
@@ -125,19 +161,28 @@ class Member:
             with exits_as_failures():
                 async with asyncio.timeout(seconds) as limit:
                     answers = await arrival(future)
-        except (ConfigError, CorruptCheckpoint):
+        except (ConfigError, CorruptCheckpoint) as error:
+            self._error = error
             raise
         except Exception as error:  # noqa: BLE001 a failed answer is a value
-            late = limit.expired()
-            if late:
+            if limit.expired():
                 _cancel(future)
-            reason = f"late: it took more than {seconds:g} s" if late else describe_error(error)
-            self._failures += 1
-            if self._failures == GIVE_UP:
-                self._give_up(f"{GIVE_UP} requests before this one failed, the last one: {reason}")
-            return NoAnswer(reason, late)
-        self._failures = 0
+                self._has_failed = True
+                return NoAnswer(f"late: it took more than {seconds:g} s", late=True)
+            return self._failure(error)
+        self._has_answered, self._has_failed, self._probes = True, False, 0
         return answers
+
+    def _failure(self, error: Exception) -> NoAnswer:
+        """Return a failure as a value; raises ApiError for wrong settings."""
+        status = error.status if isinstance(error, ApiError) else None
+        if status in WRONG_SETTINGS and not self._has_answered:
+            text = f"{self.weights.name}: {error}"
+            self._error = ApiError(text, status=status or 0)
+            raise self._error from error
+        if status not in REFUSED_ALONE:
+            self._has_failed = True
+        return NoAnswer(describe_error(error))
 
     def _give_up(self, reason: str) -> None:
         self._broken = reason

@@ -231,12 +231,13 @@ def vote_rows(of_set: VotedSet) -> Iterator[tuple[str, ...]]:
     silent = sum(not problem.arrived for problem in problems)
     undecided = sum(not problem.answer.answered for problem in problems) - silent
     yield name, "votes without an answer that won", f"{undecided} of {n}"
-    yield name, "no vote at all", f"{silent} of {n}"
+    yield name, "no votes", f"{silent} of {n}"
     if any_right := of_set.any_right():
         yield name, "some vote is right", interval(any_right).format()
     yield name, "pairs of votes that differ", f"{of_set.disagreement:.3f}"
     if found := of_set.calibration():
-        value = f"{found.expected_error:.3f} (n = {found.n}, {len(found.bins)} bins)"
+        bins = f"{len(found.bins)} bin" + "s" * (len(found.bins) != 1)
+        value = f"{found.expected_error:.3f} (n = {found.n}, {bins})"
         yield name, "expected calibration error", value
         yield name, "share of votes minus accuracy", found.overconfidence.format(sign=True)
     if skipped := sum(len(problem.skipped) for problem in problems):

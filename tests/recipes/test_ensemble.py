@@ -12,7 +12,7 @@ from adapters.fake.blobs import FakeBlobs
 from kitchen import Kitchen
 from kitchen.config.order import Order
 from kitchen.engine.preview import preview
-from kitchen.errors import ConfigError, DataError, RunFailed
+from kitchen.errors import ApiError, ConfigError, DataError, RunFailed
 from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
 from kitchen.statistics.intervals import clopper_pearson
@@ -24,6 +24,7 @@ from stages.compare.comparing import CompareOptions, compare_evaluations
 from stages.compare.recorded import read_evaluation
 from stages.data import HeldOutRowsConfig
 from stages.ensemble import EnsembleConfig, EnsembleEvaluation, WeighMembers
+from stages.ensemble.members import GIVE_UP
 from stages.evaluate import EvalConfig
 from tests.support.voters import DATA, Voters
 
@@ -111,9 +112,9 @@ def test_member_that_dies_in_the_middle_is_counted() -> None:
     reasons = [row["votes"][1]["failed"] for row in run.samples]
     assert sum(not reason for reason in reasons) == 20
     assert "the server has died" in reasons[-1]
-    # after 16 failures in a row it is left alone
-    assert run.voters.asked["b-1-die21"] == 20 + 16
-    assert sum(reason.startswith("not asked") for reason in reasons) == 4
+    # after one failure and 5 probes it is left alone
+    assert run.voters.asked["b-1-die21"] == 20 + 1 + GIVE_UP
+    assert sum(reason.startswith("not asked") for reason in reasons) == 20 - 1 - GIVE_UP
 
 
 def test_late_answers_are_counted() -> None:
@@ -130,6 +131,21 @@ def test_problem_without_votes_is_a_failed_item() -> None:
     assert run.metrics["held/exact_match"] == 1  # of the others
     assert [row["failed"] for row in run.samples].count("no member answered") == 10
     assert sum(row["scores"] == {} for row in run.samples) == 10
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_wrong_key_or_model_ends_the_run(status: int) -> None:
+    voters, refused = Voters(), f"b-1-refuse{status}"
+    with pytest.raises(ApiError, match=refused) as caught:
+        Run(["a-1", refused, "c-1"], voters)
+    assert (caught.value.exit_code, caught.value.status) == (4, status)
+    assert voters.asked[refused] == 1
+
+
+def test_refused_prompts_cost_no_tokens_and_no_member() -> None:
+    run = Run(["a-1", "b-1-refuse400"])
+    assert run.voters.asked["b-1-refuse400"] == run.metrics["held/failed/b-1-refuse400"] == 40
+    assert run.metrics["held/tokens/b-1-refuse400"] == 0 < run.metrics["held/tokens/a-1"]
 
 
 def test_run_fails_if_no_member_ever_answers() -> None:

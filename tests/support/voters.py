@@ -12,7 +12,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.sampling import FakeSampler
 from adapters.fake.tokenizer import END_OF_TURN, ByteTokenizer
 from adapters.fake.training import FakeTraining
-from kitchen.errors import BackendError
+from kitchen.errors import ApiError, BackendError
 from kitchen.ports.future import Done, Failed, Future, Pending
 from kitchen.ports.sampling import Sampler
 from kitchen.types import Checkpoint, Sampled, Tokens
@@ -39,8 +39,9 @@ DATA = FakeDatasets(
 class Voters(FakeTraining):
     """Models called NAME-ACCURACY, such as a-0.7, whose options follow: -die20, -hang20, -nan.
 
-    `die20` fails from its 20th request on, `hang20` never answers from then on, and `nan` reports
-    no log-probabilities. Temperature and seed do not matter: an answer depends on name and prompt.
+    `die20` fails from its 20th request on, `hang20` never answers from then on, `nan` reports no
+    log-probabilities, and `refuse401` refuses all requests with this HTTP status. Temperature and
+    seed do not matter: an answer depends on name and prompt.
     """
 
     def __init__(self) -> None:
@@ -73,6 +74,8 @@ class Voter(FakeSampler):
                 return Failed(BackendError("the server has died"))
             if option.startswith("hang") and asked >= int(option[4:]):
                 return Pending(_never())
+            if option.startswith("refuse"):
+                return Failed(ApiError("the request is refused", status=int(option[6:])))
         text = ByteTokenizer().decode(prompt)
         draw = np.random.default_rng([zlib.crc32(f"{self.name} {text}".encode())]).random()
         right = text.split()[-1].removesuffix("?")

@@ -1,0 +1,107 @@
+"""Members of an ensemble: failures that belong together, probes, and giving up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future as WorkFuture
+from typing import Any
+
+import numpy as np
+
+from adapters.fake.sampling import FakeSampler
+from adapters.fake.tokenizer import ByteTokenizer
+from adapters.fake.training import FakeTraining
+from kitchen.artifacts.weights import Weights
+from kitchen.errors import BackendError
+from kitchen.ports.future import Future, Pending
+from kitchen.types import Sampled, Tokens
+from stages.ensemble.members import GIVE_UP, Member, NoAnswer, RequestLimits
+
+ANSWER = [Sampled(np.arange(2), np.zeros(2, np.float32), "stop")]
+
+
+class Server(FakeTraining):
+    """A server whose requests stay open until the test answers them or resets connections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[WorkFuture[Any]] = []
+
+    def sampler(self, weights: Any) -> Any:
+        return ServerSampler(self)
+
+    def answer(self) -> None:
+        for request in self._taken():
+            request.set_result(ANSWER)
+
+    def reset(self) -> None:
+        for request in self._taken():
+            request.set_exception(BackendError("connection reset"))
+
+    def _taken(self) -> list[WorkFuture[Any]]:
+        taken, self.open = self.open, []
+        return taken
+
+
+class ServerSampler(FakeSampler):
+    """A sampler of Server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def sample(self, prompt: Tokens, **options: Any) -> Future[Sequence[Sampled]]:
+        request: WorkFuture[Sequence[Sampled]] = WorkFuture()
+        self.server.open.append(request)
+        return Pending(request)
+
+    def close(self) -> None: ...
+
+
+async def settle() -> None:
+    """Let all tasks run until they wait for the server."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def asked(server: Server, requests: int, seconds: float) -> list[asyncio.Task[Any]]:
+    """Return the tasks of as many requests, the first of which was answered."""
+    limits = RequestLimits(seconds, concurrency=16)
+    member = Member(Weights("a", "a", "a"), ByteTokenizer(), limits)
+    member.open(server, None)
+    tasks = [asyncio.create_task(member.ask(np.arange(3))) for _ in range(requests)]
+    await settle()
+    assert len(server.open) == 1
+    server.answer()
+    await settle()
+    return tasks
+
+
+def test_requests_that_fail_together_count_once() -> None:
+    async def scenario() -> None:
+        server = Server()
+        tasks = await asked(server, 1 + 16 + 8, seconds=60)
+        assert len(server.open) == 16
+        server.reset()
+        await settle()
+        assert len(server.open) == 1  # the probe
+        server.answer()
+        await settle()
+        assert len(server.open) == 7
+        server.answer()
+        results = await asyncio.gather(*tasks)
+        assert sum(isinstance(result, NoAnswer) for result in results) == 16
+
+    asyncio.run(scenario())
+
+
+def test_member_is_given_up_after_probes_that_fail() -> None:
+    async def scenario() -> None:
+        server = Server()
+        tasks = await asked(server, 1 + 16 + 8, seconds=0.01)  # which bounds the pauses as well
+        results = await asyncio.gather(*tasks)
+        failed = [result for result in results if isinstance(result, NoAnswer)]
+        assert [result.late for result in failed] == [True] * (16 + GIVE_UP) + [False] * 3
+        assert [result.sent for result in failed] == [True] * (16 + GIVE_UP) + [False] * 3
+
+    asyncio.run(scenario())
