@@ -16,6 +16,7 @@ from stages.chat.conversations import Conversation
 from stages.chat.messages import Message
 from stages.chat.render import RenderDataset
 from stages.claims.scorers import TextPair
+from stages.evaluate.reference import check_logprobs
 
 MAX_TOKENS = 1024  # of a question with its reply
 REPLIES = ("yes", "no")
@@ -37,6 +38,7 @@ class EntailmentJudge:
 
     sampler: Sampler
     tokenizer: Tokenizer
+    name: str = ""  # of its weights, for errors
 
     @property
     def rendering(self) -> RenderDataset:
@@ -63,6 +65,7 @@ class EntailmentJudge:
             raise DataError(f"the judge cannot read a premise of {len(pair.premise)} characters")
         logprobs = await arrival(self.sampler.logprobs(np.append(datum.tokens, datum.targets[-1])))
         of_reply = logprobs[1:].astype(np.float64)[datum.loss_inputs["weights"] != 0]
+        check_logprobs(of_reply, f"the judge {self.name}".rstrip())
         return float(of_reply.sum())
 
     def _datum(self, pair: TextPair, reply: str) -> Datum | None:

@@ -175,7 +175,7 @@ class OpenScorers(Stage):
         if entailment.kind == JUDGE:
             weights = find_weights(entailment.name, client, blobs)
             tokenizer = models.tokenizer(weights.model)
-            scorer = EntailmentJudge(client.sampler(weights.source), tokenizer)
+            scorer = EntailmentJudge(client.sampler(weights.source), tokenizer, weights.name)
             facts = weights_facts(entailment.name, "entailment", client, blobs)
         elif entailment.kind == LEXICAL:
             scorer = LexicalEntailment()

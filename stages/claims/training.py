@@ -26,7 +26,7 @@ from stages.claims.rows import ClaimRow
 from stages.claims.token_weights import BY_LINE, UNIFORM, LineWeights, weight_datum
 from stages.data.dataset import Epoch, normalise_weights, shuffled_groups
 from stages.evaluate.evaluation import HeldOutData
-from stages.evaluate.reference import OpenReference, Reference, score_sequences
+from stages.evaluate.reference import OpenReference, Reference, check_logprobs, score_sequences
 from stages.preference.dpo_losses import PairLoss
 from stages.train.optim import LearningRate, summed_metrics
 
@@ -280,6 +280,8 @@ async def _with_reference(data: Sequence[Datum], reference: Reference) -> list[D
     """Add the reference model's log-probabilities to datums."""
     sequences = [np.append(datum.tokens, datum.targets[-1]) for datum in data]
     logprobs = await score_sequences(reference, sequences)
+    for of_datum in logprobs:
+        check_logprobs(of_datum[1:], "the reference")
     return [
         Datum(datum.tokens, {**datum.loss_inputs, "reference": of_datum[1:]})
         for datum, of_datum in zip(data, logprobs, strict=True)

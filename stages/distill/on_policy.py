@@ -23,6 +23,7 @@ from stages.data.mixture import LoadMixture, MixtureRows
 from stages.distill.teachers import ComputeTeacherLogprobs, Teachers
 from stages.evaluate.bad_rows import good_held_out
 from stages.evaluate.evaluation import EvalConfig
+from stages.evaluate.reference import check_logprobs
 from stages.rl.policy_gradient import ComputeAdvantages, PolicyData, ReportPolicy
 from stages.rl.rollouts import Episode, Rollouts, TrainingExample, generation_metrics
 from stages.tasks.rewards import Prompt
@@ -151,6 +152,7 @@ class TopKTargets(Stage):
         entropy = []
         for answer, (ids, logprobs) in zip(inputs, top, strict=True):
             sampled = answer.aligned(logprobs)[answer.episode.action_mask]
+            check_logprobs(sampled, "the teacher")
             probs = np.exp(sampled.astype(np.float64))  # (sampled tokens, K)
             shares = probs / probs.sum(-1, keepdims=True)
             mass.append(probs.sum(-1))

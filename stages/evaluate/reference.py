@@ -10,13 +10,14 @@ import numpy as np
 from kitchen.artifacts.weights import find_weights, parse_weights_name
 from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.backend.work import gather_counted
-from kitchen.errors import ConfigError
+from kitchen.errors import BackendError, ConfigError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Need, Stage
-from kitchen.types import Facts, Floats, Sampled, Tokens
+from kitchen.types import Array, Facts, Floats, Sampled, Tokens
 
 # of stages that compute log-probabilities of whole texts; some servers only sample
 PROMPT_LOGPROBS = Need(TrainingClient, "prompt_logprobs")
+ROUNDING = 1e-3  # nats by which rounding may put the log-probability of a token above 0
 
 
 class Reference(Sampler, Protocol):
@@ -167,3 +168,14 @@ async def sample_answers(
 async def score_sequences(sampler: Sampler, sequences: Sequence[Tokens]) -> list[Floats]:
     """Return the (T,) log-probabilities of each sequence in nats, the first NaN; all at once."""
     return await gather_counted([sampler.logprobs(tokens) for tokens in sequences], "sequences")
+
+
+def check_logprobs(values: Array, of: str) -> None:
+    """Raise BackendError for a log-probability that is not finite, or above 0 beyond rounding."""
+    wrong = ~np.isfinite(values) | (values > ROUNDING)
+    if wrong.any():
+        raise BackendError(
+            f"{of} returned the log-probability {values[wrong][0]:g} for a token, where a number "
+            "of at most 0 is needed: its weights have diverged, or its server computes "
+            "log-probabilities wrongly"
+        )

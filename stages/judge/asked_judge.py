@@ -28,7 +28,7 @@ class OpenAskedJudge(Stage):
     ) -> Judge:
         weights = find_weights(self.model, client, blobs)
         tokenizer = models.tokenizer(weights.model)
-        return Judge(client.sampler(weights.source), tokenizer, self.config, self.seed)
+        return Judge(client.sampler(weights.source), tokenizer, self.config, self.seed, self.model)
 
     def preview(self, client: TrainingClient, blobs: BlobStore | None = None) -> Table:
         find_weights(self.model, client, blobs)

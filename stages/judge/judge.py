@@ -24,6 +24,7 @@ from stages.chat.template import (
     PromptRendering,
     TemplateInputs,
 )
+from stages.evaluate.reference import check_logprobs
 from stages.preference.comparisons import Comparison
 from stages.tasks.asked_model import AskedModel, Judgement
 
@@ -217,6 +218,7 @@ class Judge:
     tokenizer: Tokenizer
     config: JudgeConfig
     seed: int = 0
+    name: str = ""  # of its weights, for errors
 
     async def prefers(
         self,
@@ -238,7 +240,7 @@ class Judge:
         """Return the probability, 0..1, that `answer` is better; 0.5 for an answer and itself.
 
         There is none if the judge cannot read them: they are too long, or its chat template changes
-        them.
+        them. Raises BackendError for log-probabilities that are not finite, or above 0.
 
         With says=answer, this is the Bradley-Terry model (1952, doi:10.2307/2334029), in which an
         answer's reward is beta times the mean log-probability of its tokens, nats (Meng et al.,
@@ -264,7 +266,8 @@ class Judge:
         if first is None or second is None:
             return Preference(None, UNREAD)
         if letters:
-            return Preference(EVEN + float(np.exp(first.sum()) - np.exp(second.sum())) / 2)
+            as_a, as_b = (np.exp(min(each.sum(), 0.0)) for each in (first, second))
+            return Preference(EVEN + float(as_a - as_b) / 2)
         margin = self.config.beta * (first.mean() - second.mean())
         return Preference(float(np.exp(-np.logaddexp(0, -margin))))
 
@@ -310,6 +313,7 @@ class Judge:
         [datum] = data
         logprobs = await arrival(self.sampler.logprobs(np.append(datum.tokens, datum.targets[-1])))
         of_reply: Array = logprobs[1:].astype(np.float64)[datum.loss_inputs["weights"] != 0]
+        check_logprobs(of_reply, f"the judge {self.name}".rstrip())
         return of_reply
 
     def close(self) -> None:

@@ -106,10 +106,10 @@ class EvaluateBaseJudge(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Samples]:
         weights = find_weights(self.model, client, blobs)
-        sampler = client.sampler(weights.source)
+        sampler, tokenizer = client.sampler(weights.source), models.tokenizer(weights.model)
         metrics = Metrics()
         records: list[dict[str, Any]] = []
-        with closing(Judge(sampler, models.tokenizer(weights.model), self.config)) as judge:
+        with closing(Judge(sampler, tokenizer, self.config, name=self.model)) as judge:
             for name, comparisons_of_set in comparisons.held_out.items():
                 judged = await _judge_all(judge, comparisons_of_set)
                 records += _accuracy_records(name, comparisons_of_set, judged, "before")

@@ -187,4 +187,6 @@ class OpenJudge(Stage):
         blobs: BlobStore | None = None,
     ) -> Judge:
         tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
-        return Judge(client.sampler(weights), tokenizer, self.config)
+        return Judge(
+            client.sampler(weights), tokenizer, self.config, name=f"trained from {self.model}"
+        )

@@ -28,6 +28,7 @@ from stages.evaluate.kl import shown_number
 from stages.evaluate.record import record_row
 from stages.evaluate.reference import (
     PROMPT_LOGPROBS,
+    check_logprobs,
     open_reference,
     score_sequences,
     verify_reference,
@@ -91,7 +92,10 @@ class PrecomputeReferenceLogprobs(Stage):
         reference = open_reference(self.reference, "reference", client, models, tokenizer, blobs)
         with closing(reference):
             logprobs = await score_sequences(reference, sequences)
-        return PairLogprobs(tuple(sequence[1:] for sequence in logprobs))
+        of_targets = tuple(sequence[1:] for sequence in logprobs)
+        for values in of_targets:
+            check_logprobs(values, f"reference={self.reference!r}")
+        return PairLogprobs(of_targets)
 
     def verify(
         self,

@@ -18,10 +18,10 @@ from kitchen.config.user_functions import (
     import_function,
     is_function_name,
 )
-from kitchen.errors import ConfigError, Diverged, RunFailed, did_you_mean
+from kitchen.errors import ConfigError, RunFailed, did_you_mean
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, OptimStepResult
-from stages.evaluate.reference import PROMPT_LOGPROBS, Reference, score_sequences
+from stages.evaluate.reference import PROMPT_LOGPROBS, Reference, check_logprobs, score_sequences
 from stages.rl.rollouts import (
     Episode,
     Rollout,
@@ -99,16 +99,15 @@ class ComputeReferenceLogprobs(Stage):
 def reference_kl(
     rollouts: Rollouts, logprobs: Sequence[Floats], name: str
 ) -> tuple[RolloutLogprobs, Metrics]:
-    """Return the log-probabilities, and the mean KL of the policy to them as metric `kl_<name>`."""
-    log_ratios = [
-        (episode.logprobs - reference)[episode.action_mask]
-        for episode, reference in zip(rollouts.episodes(), logprobs, strict=True)
-    ]
-    if any(np.isnan(log_ratio).any() for log_ratio in log_ratios):
-        raise Diverged(
-            f"the {name} returned no log-probability (NaN) for a token that the policy sampled, so "
-            f"the KL divergence to the {name} cannot be computed."
-        )
+    """Return the log-probabilities, and the mean KL of the policy to them as metric `kl_<name>`.
+
+    Raises BackendError for log-probabilities of sampled tokens that are not finite, or above 0.
+    """
+    log_ratios = list[Array]()
+    for episode, reference in zip(rollouts.episodes(), logprobs, strict=True):
+        check_logprobs(episode.logprobs[episode.action_mask], "the policy")
+        check_logprobs(reference[episode.action_mask], f"the {name}")
+        log_ratios.append((episode.logprobs - reference)[episode.action_mask])
     metrics = Metrics()
     if log_ratios:
         metrics[f"kl_{name}"] = float(np.concatenate(log_ratios).mean(dtype=np.float64))

@@ -18,7 +18,7 @@ from adapters.fake.tokenizer import CONTEXT
 from adapters.fake.training import FakeTraining
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import scored_positions
-from kitchen.errors import ConfigError, DataError, RunFailed
+from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
 from kitchen.types import LossOutput, OptimStepResult, Sampled
@@ -181,14 +181,18 @@ def test_kl_penalties_are_discounted() -> None:
     )
     with pytest.raises(ConfigError, match=r"a discount of 0\.5 applies to the KL penalties"):
         ComputeAdvantages(discount=0.5)
-    with pytest.raises(RunFailed, match="the teacher returned no log-probability"):
-        reference_kl(
-            Rollouts(((one,),)),
-            [np.array([np.nan, 9, 9, -1.5, np.nan, -2.5], np.float32)],
-            "teacher",
-        )
     with pytest.raises(ConfigError, match="a KL penalty needs a reference"):
         ComputeAdvantages(penalty=0.3).run(Rollouts(((one, other),)))
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 0.1])
+def test_a_kl_of_wrong_log_probabilities_is_refused(value: float) -> None:
+    rollouts = Rollouts(((rollout(0.0, answer=3),),))
+    right = np.array([np.nan, 9, 9, -1.5, -0.5, -2.5], np.float32)
+    assert np.isfinite(reference_kl(rollouts, [right], "teacher")[1]["kl_teacher"])
+    right[4] = value
+    with pytest.raises(BackendError, match=f"the teacher returned the log-probability {value:g} "):
+        reference_kl(rollouts, [right], "teacher")
 
 
 def test_metrics_count_every_sampled_token() -> None:
