@@ -146,7 +146,12 @@ class ReplicatedSampler(ForwardingSampler):
             copy.replica.pending += 1
         request.copy = copy
         others = [other for other in untried if other is not copy]
-        request.answer = answer = request.send(sampler)
+        try:
+            request.answer = answer = request.send(sampler)
+        except BaseException:
+            with self._lock:
+                copy.replica.pending -= 1
+            raise
         if isinstance(answer, Failed):  # refused before it was sent
             sent: ConcurrentFuture[T] = new_future()
             set_error(sent, answer.error)
@@ -175,7 +180,10 @@ class ReplicatedSampler(ForwardingSampler):
             is_wanted = not self._closed and not request.is_cancelled
             sends_again = (is_away or is_closed) and others and is_wanted
         if sends_again:
-            self._send(request, others)
+            try:
+                self._send(request, others)
+            except BaseException as failure:  # noqa: BLE001 it surfaces on the future
+                set_error(request.future, failure)
         elif error is not None:
             set_error(request.future, error)
         else:

@@ -22,6 +22,8 @@ from adapters.fake.hub import FakeHub
 from adapters.fake.sampling import FakeSampler
 from adapters.fake.training import FakeTraining
 from adapters.server.serve import TinkerServer
+from adapters.tinker.replicas import Copy, Replica, ReplicatedSampler
+from adapters.tinker.service import Service
 from kitchen.config.trust import NotTrusted, check_trusted_settings
 from kitchen.errors import BackendError, ConfigError, SessionLost
 from kitchen.ports.future import Future, Pending
@@ -211,6 +213,29 @@ def test_every_server_is_asked_for_the_model() -> None:
     with first_and(replica_app(blobs, "other"), blobs) as client:
         with pytest.raises(BackendError, match=r"does not serve 'tiny'"):
             client.online("tiny")
+
+
+def test_error_of_opening_another_server_is_that_of_the_request() -> None:
+    answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    class Leaving(FakeSampler):
+        def sample(self, prompt: Any, **options: Any) -> Future[Sequence[Sampled]]:
+            return Pending(answer)
+
+    def cannot_open() -> Sampler:
+        raise RuntimeError("can't start new thread")
+
+    fake = FakeTraining(FakeBlobs()).sampler("tiny")
+    assert isinstance(fake, FakeSampler)
+    opens = [cannot_open, lambda: Leaving(fake.model)]  # the last is asked first
+    copies = [
+        Copy(Replica(Service(f"http://{name}", "TINKER_API_KEY", "", {}, 1.0, 1.0)), open_sampler)
+        for name, open_sampler in zip("ab", opens, strict=True)
+    ]
+    future = ReplicatedSampler(copies).sample(PROMPT, max_tokens=8)
+    answer.set_exception(SessionLost("b is away"))
+    with pytest.raises(RuntimeError, match="new thread"):
+        future.result(10)
 
 
 @pytest.mark.parametrize("urls", [[], ["http://a", "http://a"], ["http://a", ""]])
