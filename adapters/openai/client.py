@@ -57,7 +57,7 @@ class OpenAISampling:
         fields: Mapping[str, Any] | None = None,  # more fields of requests; null leaves one out
         # when a late request is sent again: percentile:0.95, fixed:2.0, adaptive; null for never
         hedge: str | None = None,
-        hedge_extra: float = 0.05,  # largest share of such extra requests
+        hedge_extra: float | None = None,  # largest share of such extra requests; null for 0.05
     ) -> None:
         _check_key_variable(key)
         _check_limits(limits := Limits(concurrency, timeout, retries, backoff, patience))
@@ -68,7 +68,7 @@ class OpenAISampling:
         self._connection = Connection(base_url, key, limits, answers)
         # for extra requests, as a connection sends equal requests once
         self._extra = Connection(base_url, key, limits, answers)
-        self._hedging = Hedging(hedge, hedge_extra) if hedge is not None else None
+        self._hedging = Hedging.from_settings("sampling.hedge", hedge, hedge_extra)
         self._lock = threading.Lock()
         self._tokenizer: Tokenizer | None = None
 

@@ -88,10 +88,10 @@ class TinkerTraining:
         away: float = 300.0,  # seconds without a healthy answer until a session is lost
         # when a late request is sent again: percentile:0.95, fixed:2.0, adaptive; null for never
         hedge: str | None = None,
-        hedge_extra: float = 0.05,  # largest share of such extra requests
+        hedge_extra: float | None = None,  # largest share of such extra requests; null for 0.05
     ) -> None:
         _check_settings(server, expire_after, patience, away)
-        self._hedging = Hedging(hedge, hedge_extra) if hedge is not None else None
+        self._hedging = Hedging.from_settings("training.hedge", hedge, hedge_extra)
         self._hub = hub
         self._server_kind = server
         self._tokenizer_model = tokenizer

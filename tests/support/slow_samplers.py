@@ -29,8 +29,12 @@ class SlowSampler:
     seeds: list[int] = field(default_factory=list)  # of the requests
     cancelled: int = 0
     closed: int = 0
+    refusals: int = 0  # requests from now on that cannot be sent
 
     def sample(self, prompt: Tokens, *, seed: int = 0, **_: Any) -> Future[Sequence[Sampled]]:
+        if self.refusals:
+            self.refusals -= 1
+            raise BackendError(f"{self.name} cannot be opened")
         self.seeds.append(seed)
         token = np.array([seed])
         return self._answer([Sampled(token, token.astype(np.float32), "stop")])

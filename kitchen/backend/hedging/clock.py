@@ -14,6 +14,7 @@ import structlog
 
 log = structlog.get_logger("kitchen.hedging")
 IDLE_SECONDS = 5.0  # that the thread of the timers waits for another one
+MAX_WAIT = 3600.0  # seconds at a time, as platforms refuse to wait for some 1e9 s
 
 
 class Clock(Protocol):
@@ -62,7 +63,7 @@ class RealClock:
                 continue
             try:
                 callback()
-            except Exception as error:
+            except BaseException as error:  # else no later timer would fire
                 log.exception("a timer of hedging failed", why=str(error))
             del callback, timer
 
@@ -77,6 +78,6 @@ class RealClock:
                         self._runs = False
                         return None
                 elif (wait := self._timers[0][0] - self.now()) > 0:
-                    self._changed.wait(wait)
+                    self._changed.wait(min(wait, MAX_WAIT))
                 else:
                     return heapq.heappop(self._timers)[2]

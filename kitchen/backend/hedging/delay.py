@@ -8,13 +8,14 @@ from typing import Protocol
 
 import numpy as np
 
-from kitchen.backend.hedging.latencies import Survival
+from kitchen.backend.hedging.latencies import WINDOW, Survival
 from kitchen.errors import ConfigError, did_you_mean
 
 KINDS = ("percentile:0.95", "fixed:2.0", "adaptive")  # each with an example of its value
 TARGET = 0.99  # quantile that `adaptive` makes as low as the budget allows
 TOLERANCE = 1.1  # of that quantile, as a factor
 BISECTIONS = 30
+MAX_SHARE = 1 - 1 / WINDOW  # the largest percentile that can be known from so many answers
 
 
 @dataclass(frozen=True)
@@ -91,28 +92,33 @@ class Adaptive:
         return Lateness(float(delays[best]), float(chances[best]))
 
 
-def parse_delay(text: str) -> DelayRule:
-    """Return the rule of `percentile:SHARE`, `fixed:SECONDS` or `adaptive`; raises ConfigError."""
+def parse_delay(text: str, setting: str = "hedge") -> DelayRule:
+    """Return the rule of `percentile:SHARE`, `fixed:SECONDS` or `adaptive`.
+
+    Raises ConfigError, which names the setting, for a text that is not such a rule.
+    """
     kind, colon, value = text.strip().partition(":")
     if kind == "adaptive" and not colon:
         return Adaptive()
     number = _number(value)
-    if kind == "percentile" and number is not None and 0 < number < 1:
+    if kind == "percentile" and number is not None and 0 < number <= MAX_SHARE:
         return Percentile(number)
     if kind == "fixed" and number is not None and 0 < number < math.inf:
         return Fixed(number)
     names = {example.partition(":")[0]: example for example in KINDS}
     if kind not in names:
         raise ConfigError(
-            f"hedge={text!r} is unknown; {did_you_mean(kind, names)} Write one of "
+            f"{setting}={text!r} is unknown; {did_you_mean(kind, names)} Write one of "
             f"{', '.join(KINDS)}, or null for none"
         )
     meaning = {
-        "percentile": "a share of the answers between 0 and 1",
+        "percentile": (
+            f"a share above 0 and at most {MAX_SHARE:g} (the latest {WINDOW:,} answers count)"
+        ),
         "fixed": "a number of seconds above 0",
     }
     needs = f"needs {meaning[kind]}" if kind in meaning else "takes no value"
-    raise ConfigError(f"hedge={text!r}: {kind} {needs}, as in {names[kind]}")
+    raise ConfigError(f"{setting}={text!r}: {kind} {needs}, as in {names[kind]}")
 
 
 def _number(text: str) -> float | None:

@@ -23,6 +23,7 @@ from kitchen.ports.sampling import Sampler
 
 T = TypeVar("T")
 log = structlog.get_logger("kitchen.hedging")
+EXTRA = 0.05  # the usual share of extra requests
 
 
 @dataclass
@@ -52,18 +53,19 @@ class Hedging:
     def __init__(
         self,
         delay: str = "percentile:0.95",
-        extra: float = 0.05,
+        extra: float = EXTRA,
         *,
+        setting: str = "hedge",
         clock: Clock | None = None,
         seed: int = 0,
     ) -> None:
         """`extra` is the largest share of extra requests; `seed` is that of `adaptive`'s chances.
 
-        Raises ConfigError for a delay that cannot be read.
+        Raises ConfigError for values that cannot be used, which names the `setting` of the delay.
         """
-        self._rule = parse_delay(delay)
+        self._rule = parse_delay(delay, setting)
         if not 0 < extra <= 1:
-            raise ConfigError(f"hedge_extra is {extra}, and must be above 0 and at most 1")
+            raise ConfigError(f"{setting}_extra={extra:g} must be above 0 and at most 1")
         self.counts = HedgeCounts()
         self._clock = clock or RealClock()
         self._budget = Budget(extra)
@@ -71,6 +73,22 @@ class Hedging:
         self._random = random.Random(seed)
         self._lock = threading.RLock()
         self._reported = 0
+
+    @classmethod
+    def from_settings(cls, setting: str, delay: str | None, extra: float | None) -> Hedging | None:
+        """Return the hedging of an adapter with these values of its settings; None without a delay.
+
+        `setting` is the full name of the delay, such as `training.hedge`; that of the share ends
+        with `_extra`. Raises ConfigError, which names them.
+        """
+        if delay is not None:
+            return cls(delay, EXTRA if extra is None else extra, setting=setting)
+        if extra is not None:
+            raise ConfigError(
+                f"{setting}_extra={extra:g} has no effect without {setting}: set "
+                f"{setting}=adaptive as well, or leave it out"
+            )
+        return None
 
     def submit(
         self, bucket: Hashable, first: Send[T], extra: SendExtra[T] | None = None
@@ -150,7 +168,7 @@ class Hedged(ForwardingSampler):
         primary: Sampler,
         backups: Sequence[Sampler],
         delay: str | Hedging = "percentile:0.95",
-        extra: float = 0.05,
+        extra: float = EXTRA,
         *,
         model: str = "",
         holds_back: Callable[[Sampler], bool] = lambda sampler: False,

@@ -77,16 +77,19 @@ class Race(Generic[T]):
         """Send the first request."""
         attempt = _Attempt[T](is_extra=False, sent_at=self._clock.now())
         self._attempts.append(attempt)
-        self._follow(attempt, send())
+        self._follow(attempt, _with_callbacks(send()))
 
     def extend(self, send: SendExtra[T]) -> bool:
-        """Send the extra request, in the context of the first; return whether it was sent."""
+        """Send the extra request, in the context of the first; return whether it was sent.
+
+        An error of sending is logged, and the first request goes on alone.
+        """
         with self._lock:
             if self._is_over:
                 return False
             attempt = _Attempt[T](is_extra=True, sent_at=self._clock.now())
             self._attempts.append(attempt)  # from here on, an error of the first waits for it
-        future = self._context.run(send)
+        future = self._context.run(_try_to_send, send)
         if future is None:
             self._end_without(attempt)
             return False
@@ -119,8 +122,6 @@ class Race(Generic[T]):
                 self._on_done(attempt, error, None)
             case Pending(work):
                 work.add_done_callback(lambda done: self._on_done(attempt, *_outcome(done)))
-            case _:
-                raise TypeError(f"{type(future).__name__} has no callbacks, so it cannot be hedged")
 
     def _on_done(self, attempt: _Attempt[T], error: BaseException | None, value: Any) -> None:
         with self._lock:
@@ -179,6 +180,23 @@ class Race(Generic[T]):
             self._is_over |= has_failed
         if has_failed and first.error is not None:
             self._fail(first.error)
+
+
+def _try_to_send(send: SendExtra[T]) -> Future[T] | None:
+    """Send an extra request; return None if it cannot be sent now."""
+    try:
+        future = send()
+        return None if future is None else _with_callbacks(future)
+    except Exception as error:  # noqa: BLE001 the first request may still be answered
+        log.warning("a late request could not be sent again", why=mask(str(error)))
+        return None
+
+
+def _with_callbacks(future: Future[T]) -> Future[T]:
+    """Return the future; raises TypeError if nothing can be called when it is done."""
+    if isinstance(future, Done | Failed | Pending):
+        return future
+    raise TypeError(f"{type(future).__name__} has no callbacks, so it cannot be hedged")
 
 
 def _outcome(done: concurrent.futures.Future[Any]) -> tuple[BaseException | None, Any]:

@@ -59,7 +59,10 @@ def test_text_has_no_scores_with_a_hedge_either(connect: Connect) -> None:
         sampler.logprobs(np.arange(3)).result(10)
 
 
-@pytest.mark.parametrize("settings", [{"hedge": "quick"}, {"hedge": "adaptive", "hedge_extra": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"hedge": "quick"}, {"hedge": "adaptive", "hedge_extra": 2}, {"hedge_extra": 0.05}],
+)
 def test_wrong_hedges_are_refused(connect: Connect, settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="hedge"):
+    with pytest.raises(ConfigError, match=r"sampling\.hedge"):
         connect(OpenAIServer(), **settings)

@@ -132,8 +132,9 @@ def test_run_has_the_same_results_with_a_hedge() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"hedge": "percentle:0.9"}, {"hedge": "adaptive", "hedge_extra": 0.0}]
+    "settings",
+    [{"hedge": "percentle:0.9"}, {"hedge": "adaptive", "hedge_extra": 0.0}, {"hedge_extra": 0.05}],
 )
 def test_wrong_settings_are_refused(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="hedge"):
+    with pytest.raises(ConfigError, match=r"training\.hedge"):
         ByteTinker(FakeBlobs(), "http://a", **settings)

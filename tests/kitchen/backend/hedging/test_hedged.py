@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kitchen.backend.hedging.clock import RealClock
-from kitchen.backend.hedging.hedged import Hedged
+from kitchen.backend.hedging.hedged import Hedged, Hedging
 from kitchen.backend.hedging.race import Cancellable
 from kitchen.backend.port_call import PortCall, working_for
 from kitchen.errors import BackendError, ConfigError, RunFailed
@@ -219,7 +219,8 @@ def test_scores_are_hedged_as_well() -> None:
     ("delay", "text"),
     [
         ("percentil:0.95", "did you mean 'percentile'"),
-        ("percentile:95", "between 0 and 1, as in percentile:0.95"),
+        ("percentile:95", "as in percentile:0.95"),
+        ("percentile:0.9995", "at most 0.999 "),
         ("percentile", "as in percentile:0.95"),
         ("fixed:-1", "above 0, as in fixed:2.0"),
         ("fixed:nan", "as in fixed:2.0"),
@@ -236,6 +237,48 @@ def test_wrong_delays_are_refused(delay: str, text: str) -> None:
 def test_wrong_budgets_are_refused(extra: float) -> None:
     with pytest.raises(ConfigError, match="hedge_extra"):
         Pair([], [], extra=extra)
+
+
+def test_largest_percentile_is_learnt() -> None:
+    pair = Pair([1.0] * 1000 + [9.0], [0.5], delay="percentile:0.999")
+    assert [pair.sample()[0] for _ in range(1001)] == [1.0] * 1000 + [1.5]
+
+
+@pytest.mark.parametrize("seconds", [9.0, FAILS + 4.0])
+def test_first_goes_on_if_the_extra_one_cannot_be_sent(seconds: float) -> None:
+    pair = Pair([1.0, seconds, 9.0], [1.0], extra=0.5)
+    pair.backup.refusals = 1
+    pair.sample()
+    if seconds < FAILS:
+        assert pair.sample() == (9.0, 0)
+    else:
+        with pytest.raises(BackendError, match="the primary failed"):
+            pair.sample()
+    assert pair.hedging.counts.extra == 0
+    assert pair.sample() == (3.0, 0)  # with the token of the request that was not sent
+
+
+def test_real_timers_survive_errors_and_very_long_waits() -> None:
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    clock, done = RealClock(), threading.Event()
+    clock.call_later(1e308, done.clear)
+    clock.call_later(0.0, fail)
+    clock.call_later(0.05, done.set)
+    assert done.wait(10)
+
+
+def test_settings_are_named_as_they_are_typed() -> None:
+    assert Hedging.from_settings("training.hedge", None, None) is None
+    for delay, extra, text in (
+        ("quick", None, r"training\.hedge='quick' is unknown"),
+        ("fixed:0", 0.1, r"training\.hedge='fixed:0': fixed needs"),
+        ("adaptive", 7.0, r"training\.hedge_extra=7 must be"),
+        (None, 7.0, r"training\.hedge_extra=7 has no effect without training\.hedge"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            Hedging.from_settings("training.hedge", delay, extra)
 
 
 def test_real_timers_fire_in_order_unless_cancelled() -> None:
