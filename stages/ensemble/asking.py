@@ -89,9 +89,11 @@ class Ensemble:
         rounds = self.config.rounds()
         try:
             for at, requests in enumerate(rounds):
-                for request in requests:
+                missing = list(chain.from_iterable(rounds[at:]))
+                asked = self._unsettled(requests, problems, missing)
+                for request in requests if asked else ():
                     self.members[request.member].open(client, blobs)
-                await self._ask(requests, problems, list(chain.from_iterable(rounds[at:])))
+                await self._ask(requests, asked)
                 later = {request.member for request in chain.from_iterable(rounds[at + 1 :])}
                 self._close(() if keep_open else {each.member for each in requests} - later)
         finally:
@@ -99,23 +101,30 @@ class Ensemble:
         if self.config.mode != "cascade":  # whose votes are counted after each round
             await self._count_votes(problems)
         for problem in problems:
-            problem.outcome = self.config.rule.decide(problem.votes, self.config.votes)
+            skipped = sum(request.count for request in problem.skipped)
+            problem.outcome = self.config.rule.decide(problem.votes, len(problem.replies), skipped)
 
     def _close(self, members: Iterable[int]) -> None:
         for at in members:
             self.members[at].close()
 
-    async def _ask(
+    def _unsettled(
         self, requests: Sequence[Request], problems: Sequence[Problem], missing: Sequence[Request]
-    ) -> None:
-        """Send the requests of a round for all problems that are not settled.
+    ) -> Sequence[Problem]:
+        """Return the problems that are not settled, and note for others that requests are skipped.
 
         `missing` are these requests and those of later rounds.
         """
-        asked = [problem for problem in problems if not self._is_settled(problem, missing)]
-        settled = [problem for problem in problems if self._is_settled(problem, missing)]
-        for problem in settled:
-            problem.skipped += requests
+        asked = []
+        for problem in problems:
+            if self._is_settled(problem, missing):
+                problem.skipped += requests
+            else:
+                asked.append(problem)
+        return asked
+
+    async def _ask(self, requests: Sequence[Request], asked: Sequence[Problem]) -> None:
+        """Send the requests of a round for all these problems."""
         pairs = list(product(asked, requests))
         replies = await gather_counted(
             (self._reply(problem, request) for problem, request in pairs), "requests"

@@ -105,7 +105,7 @@ class EnsembleEvaluation:
         for name, of_set in problems.items():
             rows = held_out.sets[name]
             voted[name] = await grade_votes(metrics[name], of_set, rows, tokenizers, config)
-        return VotedAnswers(tuple(self.ensemble.labels), voted)
+        return VotedAnswers(tuple(self.ensemble.labels), voted, self.ensemble.mode == "cascade")
 
 
 def _nothing_sampled(metric: str) -> ConfigError:
@@ -121,8 +121,10 @@ def _check_answered(problems: Sequence[Problem]) -> None:
         return
     replies = chain.from_iterable(problem.replies for problem in problems)
     reasons = [reply.no_answer.reason for reply in replies if reply.no_answer is not None]
+    others = ", so the others were not asked" if any(each.skipped for each in problems) else ""
     raise RunFailed(
-        f"no member answered any of {len(problems)} problems. The first reason: {reasons[0]}"
+        f"no member that was asked answered any of {len(problems)} problems{others}. The first "
+        f"reason: {reasons[0]}"
     )
 
 

@@ -11,7 +11,7 @@ from kitchen.stage import Stage
 from kitchen.statistics.calibration import CalibrationResult, calibration
 from kitchen.statistics.comparison import Criteria, Measure, compare_paired, with_correction
 from kitchen.statistics.corrections import Correction
-from kitchen.statistics.intervals import interval
+from kitchen.statistics.intervals import Interval, interval
 from kitchen.statistics.report import ComparedItems, ComparedPair, ComparisonReport
 from kitchen.statistics.samples import match_items
 from kitchen.statistics.significance import format_p
@@ -23,6 +23,7 @@ from stages.evaluate.record import NO_SCORE
 
 ENSEMBLE = "the ensemble"
 CORRECTION: Correction = "holm"
+SELECTED = ", of selected problems only"
 SHOWN_CHARACTERS = 40  # of an answer, in the table of disagreements
 Rows = list[tuple[str, ...]]
 MEMBER_COLUMNS = ("set", "member", "answers", "score", "none", "tokens read", "tokens of answers")
@@ -38,6 +39,7 @@ class VotedSet:
     name: str
     labels: Sequence[str]  # of the members
     problems: Sequence[VotedProblem]
+    is_cascade: bool = False
 
     @cached_property
     def measure(self) -> str:
@@ -48,6 +50,12 @@ class VotedSet:
     def measure_label(self) -> str:
         """The name of the measure in tables."""
         return measures_of([problem.answer for problem in self.problems])[self.measure]
+
+    @property
+    def is_right_or_wrong(self) -> bool:
+        """True if no vote has a partial score, so that an answer is either right or wrong."""
+        every = chain.from_iterable(problem.votes for problem in self.problems)
+        return {vote.scores[self.measure] for vote in every if vote.scores} <= {0.0, 1.0}
 
     @cached_property
     def bounds(self) -> tuple[float, float]:
@@ -71,18 +79,31 @@ class VotedSet:
             votes += [vote for vote in problem.votes if vote.member == member]
         return votes
 
+    def is_selected(self, member: int) -> bool:
+        """Return whether a cascade asked a member only those problems that others left open."""
+        skipped = chain.from_iterable(problem.skipped for problem in self.problems)
+        return any(vote.member == member and vote.draw == 0 for vote in skipped)
+
     def scores(self, member: int | None = None) -> tuple[list[str], list[float]]:
-        """Return items and scores of a member's answers, or of the ensemble's."""
+        """Return items and scores of a member's answers, or of the ensemble's.
+
+        In a cascade, only the first answer of a member to a problem counts: how many more it was
+        asked for depends on whether the first ones were equal, so their mean would be biased.
+        """
         items, scores = [], []
         for problem in self.problems:
             if member is None:
                 found = [problem.answer.scores]
             else:
-                found = [vote.scores for vote in problem.votes if vote.member == member]
+                found = [vote.scores for vote in self._scored(problem, member)]
             of_item = [each[self.measure] for each in found if self.measure in each]
             items += [problem.item] * len(of_item)
             scores += of_item
         return items, scores
+
+    def _scored(self, problem: VotedProblem, member: int) -> list[GradedVote]:
+        of_member = [vote for vote in problem.votes if vote.member == member]
+        return [vote for vote in of_member if not self.is_cascade or vote.draw == 0]
 
     def mean(self, member: int | None = None) -> str:
         """Return the mean score over problems with its interval."""
@@ -90,19 +111,40 @@ class VotedSet:
         if not scores:
             return NO_SCORE
         means = match_items(items, scores, items, scores).first
-        return interval(means, bounds=self.bounds).format()
+        selected = member is not None and self.is_selected(member)
+        return interval(means, bounds=self.bounds).format() + SELECTED * selected
+
+    @property
+    def decided_scores(self) -> list[float]:
+        """The scores of the problems on which an answer won."""
+        won = [problem.answer for problem in self.problems if problem.answer.answered]
+        return [answer.scores[self.measure] for answer in won if answer.scores]
+
+    @property
+    def abstentions(self) -> int:
+        """The number of problems whose votes were decided, and on which no answer won."""
+        return sum(problem.abstained for problem in self.problems)
 
     def calibration(self) -> CalibrationResult | None:
-        """Compare the shares of the votes with whether answers are right; None without answers."""
-        found = [problem for problem in self.problems if self.measure in problem.answer.scores]
-        if not found:
+        """Compare the shares of the votes with whether answers are right; None without answers.
+
+        In a cascade, the shares are those of the votes that were asked for, and say little.
+        """
+        found = [problem for problem in self.problems if problem.answer.answered]
+        found = [problem for problem in found if self.measure in problem.answer.scores]
+        if not found or self.is_cascade or not self.is_right_or_wrong:
             return None
         right = [float(problem.answer.scores[self.measure] == 1) for problem in found]
         return calibration([problem.outcome.share for problem in found], right)
 
     def any_right(self) -> list[float]:
-        """Return, for each problem with a scored vote, 1 if any vote is right."""
+        """Return, for each problem with a scored vote, 1 if any vote is right.
+
+        There are none in a cascade, which does not ask for all votes, and with partial scores.
+        """
         right: dict[int, float] = {}
+        if self.is_cascade or not self.is_right_or_wrong:
+            return []
         for at, problem in enumerate(self.problems):
             for vote in problem.votes:
                 if self.measure in vote.scores:
@@ -137,7 +179,8 @@ class VotedSet:
 
 def voted_sets(voted: VotedAnswers) -> list[VotedSet]:
     """Return the sets of voted answers."""
-    return [VotedSet(name, voted.members, problems) for name, problems in voted.sets.items()]
+    sets = voted.sets.items()
+    return [VotedSet(name, voted.members, each, voted.is_cascade) for name, each in sets]
 
 
 class ReportVotes(Stage):
@@ -187,7 +230,7 @@ def member_metrics(of_set: VotedSet) -> Metrics:
     for at, label in enumerate(of_set.labels):
         votes = of_set.votes_of(at)
         items, scores = of_set.scores(at)
-        if scores:
+        if scores and not of_set.is_selected(at):
             means = match_items(items, scores, items, scores).first
             metrics[f"{of_set.name}/{of_set.measure}/{label}"] = float(means.mean())
         failed = [vote for vote in votes if vote.group is None]
@@ -206,15 +249,19 @@ def vote_metrics(of_set: VotedSet) -> Metrics:
             f"{name}/ties": float(sum(problem.outcome.tied for problem in problems)),
             f"{name}/ties_by_order": float(len(of_set.decided("order"))),
             f"{name}/unanswered": float(sum(not problem.answer.answered for problem in problems)),
-            f"{name}/no_votes": float(sum(not problem.arrived for problem in problems)),
-            f"{name}/disagreement": of_set.disagreement,
+            f"{name}/no_votes": float(sum(problem.has_no_votes for problem in problems)),
             f"{name}/tokens": float(sum(tokens)),
             f"{name}/tokens_saved": sum(of_set.saved()),
             f"{name}/votes_saved": float(sum(len(problem.skipped) for problem in problems)),
         }
     )
+    if not of_set.is_cascade:
+        metrics[f"{name}/disagreement"] = of_set.disagreement
     if any_right := of_set.any_right():
         metrics[f"{name}/any_right"] = sum(any_right) / len(any_right)
+    if of_set.abstentions and (decided := of_set.decided_scores):
+        metrics[f"{name}/coverage"] = coverage_of(of_set).estimate
+        metrics[f"{name}/selective_score"] = sum(decided) / len(decided)
     if found := of_set.calibration():
         metrics[f"{name}/calibration_error"] = found.expected_error
         metrics[f"{name}/overconfidence"] = found.overconfidence.estimate
@@ -228,13 +275,15 @@ def vote_rows(of_set: VotedSet) -> Iterator[tuple[str, ...]]:
     yield name, "decided by the votes", f"{len(of_set.decided('votes', 'function'))} of {n}"
     yield name, "ties, decided by log-probability", f"{len(of_set.decided('logprob'))} of {n}"
     yield name, "ties, decided by the order of members", f"{len(of_set.decided('order'))} of {n}"
-    silent = sum(not problem.arrived for problem in problems)
-    undecided = sum(not problem.answer.answered for problem in problems) - silent
-    yield name, "votes without an answer that won", f"{undecided} of {n}"
+    silent = sum(problem.has_no_votes for problem in problems)
+    yield name, "votes without an answer that won", f"{of_set.abstentions} of {n}"
     yield name, "no votes", f"{silent} of {n}"
     if any_right := of_set.any_right():
         yield name, "some vote is right", interval(any_right).format()
-    yield name, "pairs of votes that differ", f"{of_set.disagreement:.3f}"
+    if of_set.abstentions:
+        yield from _selective_rows(of_set)
+    if not of_set.is_cascade:
+        yield name, "pairs of votes that differ", f"{of_set.disagreement:.3f}"
     if found := of_set.calibration():
         bins = f"{len(found.bins)} bin" + "s" * (len(found.bins) != 1)
         value = f"{found.expected_error:.3f} (n = {found.n}, {bins})"
@@ -246,6 +295,20 @@ def vote_rows(of_set: VotedSet) -> Iterator[tuple[str, ...]]:
         yield name, "votes saved by the cascade", f"{skipped} of {asked + skipped}"
         saved = f"{read:,} read, about {answers:,.0f} of answers"
         yield name, "tokens saved by the cascade", saved
+
+
+def coverage_of(of_set: VotedSet) -> Interval:
+    """Return the share of the problems with votes on which an answer won."""
+    decided = [problem for problem in of_set.problems if not problem.has_no_votes]
+    return interval([float(problem.answer.answered) for problem in decided])
+
+
+def _selective_rows(of_set: VotedSet) -> Iterator[tuple[str, ...]]:
+    """Yield table rows on the problems with an answer, if the vote abstained on others."""
+    yield of_set.name, "coverage: problems with an answer", coverage_of(of_set).format()
+    if decided := of_set.decided_scores:
+        score = interval(decided, bounds=of_set.bounds).format()
+        yield of_set.name, f"{of_set.measure_label} of these (selective)", score
 
 
 def calibration_rows(of_set: VotedSet) -> Iterator[tuple[str, ...]]:
@@ -285,7 +348,11 @@ def _short(text: str) -> str:
 
 
 class CompareMembers(Stage):
-    """Compare the ensemble with each member, on the problems that this member has answered."""
+    """Compare the ensemble with each member, on the problems that this member has answered.
+
+    Abstentions of the ensemble count as wrong. Members that a cascade asked only some problems are
+    not compared, as these are the hard ones.
+    """
 
     def run(self, voted: VotedAnswers) -> tuple[ComparisonReport, Metrics, Table]:
         pairs: list[ComparedPair] = []
@@ -316,6 +383,9 @@ def _compared(of_set: VotedSet, member: int) -> ComparedPair:
     }
     failed = len(asked - set(one[0])), len(every - set(other[0]))
     items = ComparedItems(n, n, True, 0, len(every - asked), *failed, 0, 0)
+    if of_set.is_selected(member):
+        problem = f"the cascade asked {label} only problems that members before it left open"
+        return ComparedPair(of_set.name, of_set.measure, label, ENSEMBLE, items, None, problem)
     if matched is None or not n:
         problem = f"there is no problem on which both {label} and {ENSEMBLE} have a score"
         return ComparedPair(of_set.name, of_set.measure, label, ENSEMBLE, items, None, problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,7 +48,7 @@ class VotedProblem:
     """The answer of an ensemble to a problem, and the votes."""
 
     item: str  # digest of what was asked and what was wanted
-    answer: GradedAnswer  # has no score if no answer won
+    answer: GradedAnswer  # has no score if no vote arrived, and scores 0 if the vote abstained
     votes: tuple[GradedVote, ...]
     skipped: tuple[SkippedVote, ...]
     outcome: Outcome
@@ -58,11 +59,22 @@ class VotedProblem:
         """The votes with an answer."""
         return [vote for vote in self.votes if vote.group is not None]
 
+    @property
+    def has_no_votes(self) -> bool:
+        """True if all votes failed, so that there was nothing to decide."""
+        return not self.arrived and not self.skipped
+
+    @property
+    def abstained(self) -> bool:
+        """True if the votes were decided, and no answer won."""
+        return not self.answer.answered and not self.has_no_votes
+
     def record(self, labels: Sequence[str]) -> Mapping[str, Any]:
         """Return what a line of samples.jsonl shows besides item and scores."""
         votes = [_vote_record(vote, labels[vote.member]) for vote in self.votes]
         return {
             **self.answer.record(),
+            "abstained": self.outcome.reason if self.abstained else "",
             "share": self.outcome.share,
             "decided_by": self.outcome.decided_by,
             "disagreement": self.disagreement,
@@ -91,6 +103,7 @@ class VotedAnswers:
 
     members: tuple[str, ...]  # labels, in the order of asking
     sets: Mapping[str, tuple[VotedProblem, ...]]
+    is_cascade: bool = False
 
     def answers(self) -> Mapping[str, tuple[GradedAnswer, ...]]:
         """Return the answers of the ensemble by set."""
@@ -144,6 +157,8 @@ def _voted(
     outcome = problem.outcome
     if outcome.winner is None:
         answer = unanswered(metric, conversation, outcome.reason)
+        if answered or problem.skipped:
+            answer = _abstention(answer)
     else:
         winner = answered[list(problem.votes).index(outcome.winner)]
         answer = grades[row, winner.member, winner.draw]
@@ -159,6 +174,12 @@ def _voted(
         outcome,
         disagreement(problem.votes),
     )
+
+
+def _abstention(answer: GradedAnswer) -> GradedAnswer:
+    """Return an answer that counts as wrong; without a lowest score, it has none."""
+    worst = answer.bounds[0]
+    return replace(answer, failed="", score=worst) if math.isfinite(worst) else answer
 
 
 def _graded_vote(

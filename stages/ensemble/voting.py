@@ -79,20 +79,23 @@ class VotingRule:
         """True for a function of the user."""
         return is_function_name(self.name)
 
-    def decide(self, votes: Sequence[Vote], asked: int) -> Outcome:
+    def decide(self, votes: Sequence[Vote], asked: int, skipped: int = 0) -> Outcome:
         """Return the outcome of the votes that arrived, of `asked` ones, in the order of members.
 
+        `skipped` is the number of votes that a cascade did not ask for.
         Votes that cannot be read count only if none can. Raises DataError for a vote by confidence
         without log-probabilities.
         """
         if not votes:
+            if skipped:
+                return Outcome(None, reason=f"no vote arrived{_not_asked(skipped)}")
             return Outcome(None, reason="no member answered")
         if self.is_function:
             return self._by_function(votes)
         outcome = self._most(votes)
         if self.name == "unanimous" and (outcome.share < 1 or len(votes) < asked):
             agree = round(outcome.share * len(votes))
-            reason = f"not unanimous: {agree} of {asked} votes agree"
+            reason = f"not unanimous: {agree} of {asked} votes agree{_not_asked(skipped)}"
             return Outcome(None, outcome.share, reason=reason)
         return outcome
 
@@ -163,6 +166,11 @@ class VotingRule:
             )
         same = sum(vote.group == winner.group for vote in votes)
         return Outcome(winner, same / len(votes), "function")
+
+
+def _not_asked(skipped: int) -> str:
+    """Return the end of a sentence on votes that a cascade did not ask for."""
+    return f", and {skipped} {'was' if skipped == 1 else 'were'} not asked for" if skipped else ""
 
 
 def _no_cascade(name: str) -> str:

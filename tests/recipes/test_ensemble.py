@@ -12,7 +12,7 @@ from adapters.fake.blobs import FakeBlobs
 from kitchen import Kitchen
 from kitchen.config.order import Order
 from kitchen.engine.preview import preview
-from kitchen.errors import ApiError, ConfigError, DataError, RunFailed
+from kitchen.errors import ApiError, ConfigError, DataError, QualityError, RunFailed
 from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
 from kitchen.statistics.intervals import clopper_pearson
@@ -29,6 +29,7 @@ from stages.evaluate import EvalConfig
 from tests.support.voters import DATA, Voters
 
 TEXT = {"metric": "text", "max_tokens": 8}
+MANY: dict[str, Any] = {"dataset": "many", "splits": None}
 HERE = "tests.recipes.test_ensemble"
 
 
@@ -96,6 +97,9 @@ def test_cascade_stops_early_and_reports_saved_tokens() -> None:
     assert cascade.metrics["held/votes_saved"] == saved > 20
     assert full.metrics["held/votes_saved"] == 0
     assert cascade.metrics["held/tokens_saved"] > saved * read
+    assert {"held/any_right", "held/calibration_error"} <= full.metrics.keys()
+    shown = {"any_right", "calibration_error", "overconfidence", "disagreement"}
+    assert not {f"held/{name}" for name in shown} & cascade.metrics.keys()
     total = cascade.metrics["held/tokens"] + cascade.metrics["held/tokens_saved"]
     assert total == pytest.approx(full.metrics["held/tokens"], rel=0.02)
     rows = [row for row in cascade.tables["Votes"] if "saved" in row[1]]
@@ -232,6 +236,56 @@ def test_unanimous_votes_leave_other_problems_unanswered() -> None:
     assert run.metrics["held/no_votes"] == 0
     cascade = Run(["a-0.7", "b-0.7", "c-0.7"], vote="unanimous", mode="cascade")
     assert cascade.metrics["held/votes_saved"] > 5
+    reasons = {row["abstained"] for row in cascade.samples if row["not_asked"]}
+    assert reasons == {"not unanimous: 1 of 2 votes agree, and 1 was not asked for"}
+
+
+def test_abstentions_are_wrong_and_shown_as_coverage() -> None:
+    members = ["a-0.7", "b-0.7"]
+    run = Run(members, vote="unanimous", dataset="many", splits=None)
+    metrics = run.metrics
+    assert metrics["test/coverage"] == 1 - metrics["test/unanswered"] / 600
+    whole = metrics["test/coverage"] * metrics["test/selective_score"]
+    assert metrics["test/exact_match"] == pytest.approx(whole)
+    assert metrics["test/exact_match"] < 0.7 < metrics["test/selective_score"]
+    # an ensemble that abstains is not better than its members on all problems
+    assert metrics["test/exact_match/the ensemble vs a-0.7/difference"] < 0
+    evaluation = {**TEXT, "at_least": 0.7}
+    with pytest.raises(QualityError):
+        Run(members, vote="unanimous", dataset="many", splits=None, evaluation=evaluation)
+
+
+def test_missing_vote_ends_a_unanimous_cascade() -> None:
+    run = Run(["a-1-die21", "b-1", "c-1"], vote="unanimous", mode="cascade")
+    assert run.metrics["held/unanswered"] == 20
+    assert run.metrics["held/no_votes"] == 0
+    assert run.voters.asked["c-1"] == 20
+    reasons = [row["abstained"] for row in run.samples]
+    assert reasons[20:] == ["no vote arrived, and 2 were not asked for"] * 20
+
+
+def test_cascade_opens_members_on_first_use() -> None:
+    run = Run(["a-1", "b-1", "c-1"], mode="cascade", enough=0.5)
+    assert run.voters.weights_opened == ["a-1", "b-1"]
+
+
+def test_cascade_scores_members_without_bias() -> None:
+    run = Run(["a-0.6"], Draws(), draws=5, temperature=1.0, mode="cascade", enough=0.5, **MANY)
+    first = [row["votes"][0]["scores"]["exact_match"] for row in run.samples]
+    assert run.metrics["test/exact_match/a-0.6"] == pytest.approx(sum(first) / 600)
+    members = ["a-0.7", "b-0.7", "c-0.7"]
+    metrics = (run := Run(members, mode="cascade", **MANY)).metrics
+    assert "test/exact_match/the ensemble vs a-0.7/p" in metrics
+    assert "test/exact_match/the ensemble vs c-0.7/p" not in metrics
+    assert "test/exact_match/c-0.7" not in metrics
+    [row] = [row for row in run.tables["Members"] if row[1] == "c-0.7"]
+    assert "selected problems" in row[3]
+
+
+class Draws(Voters):
+    """Voters whose answers depend on the seed as well."""
+
+    reads_seed = True
 
 
 def test_one_member_votes_with_several_draws() -> None:

@@ -44,15 +44,19 @@ class Voters(FakeTraining):
     seed do not matter: an answer depends on name and prompt.
     """
 
+    reads_seed = False
+
     def __init__(self) -> None:
         super().__init__()
         self.asked: dict[str, int] = {}
+        self.weights_opened: list[str] = []
         self.opened = self.most_opened = 0  # samplers
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         if not isinstance(weights, str):
             return super().sampler(weights)
         self.opened += 1
+        self.weights_opened.append(weights)
         self.most_opened = max(self.most_opened, self.opened)
         return Voter(weights, self)
 
@@ -77,7 +81,8 @@ class Voter(FakeSampler):
             if option.startswith("refuse"):
                 return Failed(ApiError("the request is refused", status=int(option[6:])))
         text = ByteTokenizer().decode(prompt)
-        draw = np.random.default_rng([zlib.crc32(f"{self.name} {text}".encode())]).random()
+        seed = str(options.get("seed")) if self.voters.reads_seed else ""
+        draw = np.random.default_rng([zlib.crc32(f"{self.name} {text}{seed}".encode())]).random()
         right = text.split()[-1].removesuffix("?")
         wrong = "no" if right == "yes" else "yes"
         return Done([self._sampled(right if draw < self.accuracy else wrong)] * count)

@@ -86,6 +86,14 @@ def test_missing_votes_are_not_unanimous() -> None:
     assert rule.decide(votes("aa"), asked=3).winner is None
 
 
+def test_votes_that_were_not_asked_for_are_no_missing_ones() -> None:
+    decide = VotingRule("unanimous").decide
+    assert decide(votes("ab"), 2, 1).reason == (
+        "not unanimous: 1 of 2 votes agree, and 1 was not asked for"
+    )
+    assert decide([], 1, 2).reason == "no vote arrived, and 2 were not asked for"
+
+
 @pytest.mark.parametrize("rule", ["majority", "unanimous", "confidence", f"{HERE}:last"])
 def test_no_vote_is_no_answer(rule: str) -> None:
     assert VotingRule(rule).decide([], asked=3).reason == "no member answered"
@@ -163,7 +171,7 @@ def test_cascade_with_enough_1_never_changes_the_answer(name: str) -> None:
         for asked in range(1, size):
             if rule.is_settled(every[:asked], largest[asked:], enough=1.0):
                 stopped += 1
-                early = rule.decide(every[:asked], size if name == "unanimous" else asked)
+                early = rule.decide(every[:asked], asked, size - asked)
                 assert (early.winner is None) == (full.winner is None)
                 assert early.winner is None or early.winner.group == full.winner.group
                 break
