@@ -27,6 +27,7 @@ from stages.chat.template import (
 from stages.evaluate.reference import check_logprobs
 from stages.preference.comparisons import Comparison
 from stages.tasks.asked_model import AskedModel, Judgement
+from stages.tasks.rubric import delimited_texts
 
 UNREAD = "the judge cannot read it"  # an answer that is too long, or changed by the template
 EVEN = 0.5  # the judge's preference of an answer to itself
@@ -177,7 +178,11 @@ def letter_conversation(
     letter: str,
     inputs: TemplateInputs = NO_INPUTS,
 ) -> Conversation:
-    """Return the question about two answers and a reply, A or B, with says=letter."""
+    """Return the question about two answers and a reply, A or B, for the log-probability of A.
+
+    An answer can imitate the heading of the other one; `asked_prompt` prevents that. A trained
+    judge has to be asked as it was trained.
+    """
     text = request_text(request, inputs)
     question = (
         f"Which answer to this request is better?\n\n{text}\n\nAnswer A:\n{first}\n\n"
@@ -185,6 +190,18 @@ def letter_conversation(
     )
     asked = (Message("user", question), Message("assistant", letter))
     return Conversation(asked, "the judge's input", single_turn=True)
+
+
+def asked_prompt(
+    request: Sequence[Message], first: str, second: str, inputs: TemplateInputs = NO_INPUTS
+) -> str:
+    """Return the question about two answers to a judge whose reply is sampled."""
+    parts = [
+        ("REQUEST", request_text(request, inputs)),
+        ("ANSWER A", first),
+        ("ANSWER B", second),
+    ]
+    return f"Which answer to a request is better?\n\n{delimited_texts(parts)}\n\n{FORM}"
 
 
 def request_and_answers(row: Comparison) -> tuple[Sequence[Message], str, str]:
@@ -299,11 +316,11 @@ class Judge:
     ) -> Judgement:
         """Ask which of two answers is better; the score is the share of A."""
         config = self.config
-        [question, _] = letter_conversation(request, first, second, "A", inputs).messages
+        prompt = asked_prompt(request, first, second, inputs)
         limits = config.reply_tokens, "judge.reply_tokens", config.temperature, config.retries
         tokenizer = config.rendering.tokenizer(self.tokenizer)
         model = AskedModel(tokenizer, self.sampler, *limits, self.seed)
-        return await model.judge(order, question.content, config.draws, read_letter, FORM)
+        return await model.judge(order, prompt, config.draws, read_letter, FORM)
 
     async def _logprobs(self, conversation: Conversation) -> Array | None:
         """Return the log-probabilities, (N,), of the last message; None if it cannot be read."""
