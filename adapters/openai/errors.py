@@ -114,6 +114,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             return max(seconds, 0.0)
     try:
         date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
-    except (TypeError, ValueError):
+        return max(date.timestamp() - time.time(), 0.0)
+    except (TypeError, ValueError, OverflowError):
         return None
-    return max(date.timestamp() - time.time(), 0.0)

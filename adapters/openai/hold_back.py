@@ -23,18 +23,23 @@ class HoldBack:
         """The seconds that are left; 0 if requests may go out."""
         return max(self._until - self._clock(), 0.0)
 
-    async def wait(self) -> None:
-        """Wait until requests may go out; a refusal in the meantime makes it longer."""
+    async def wait(self) -> float:
+        """Wait until requests may go out, and return the seconds that it took.
+
+        A refusal in the meantime makes it longer.
+        """
+        started = self._clock()
         while (seconds := self.seconds) > 0:
             await asyncio.sleep(seconds)
+        return self._clock() - started
 
     def refuse(self, seconds: float | None) -> None:
         """Hold requests back for as long as the server asks, and at least for the first pause.
 
-        None stands for a server that names no time. Requests that were under way together are
-        refused together, and lengthen the pause once.
+        None stands for a server that names no time, and 0 says no more. Requests that were under
+        way together are refused together, and lengthen the pause once.
         """
-        if seconds is None:
+        if not seconds:
             if self.seconds > 0:
                 return
             seconds, self._next = self._next, min(self._next * 2, MAX_PAUSE)

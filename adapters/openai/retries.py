@@ -19,6 +19,7 @@ T = TypeVar("T")
 log = structlog.get_logger("kitchen.openai")
 MAX_BACKOFF = 30.0  # seconds between two tries
 REPORT_INTERVAL = 30.0  # seconds between two warnings
+MAX_SHOWN = 10_000_000  # seconds in an error
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class Retries:
         that may pass are tried `retries` times. `check_wanted` raises if nobody waits any more.
         """
         limits = self._limits
-        tries, started = 0, time.monotonic()
+        tries, held_back = 0, 0.0
         while True:
-            await self.hold_back.wait()
+            held_back += await self.hold_back.wait()
             check_wanted()
             try:
                 async with asyncio.timeout(limits.timeout):
@@ -70,10 +71,12 @@ class Retries:
                     self._report(fault)
                 if fault.is_limit:
                     self.hold_back.refuse(fault.retry_after)
-                    self._check_patience(fault, started)
+                    self._check_patience(fault, held_back)
+                    check_wanted()
                     continue
                 if not fault.transient or tries == limits.retries:
                     raise _after(fault.error, tries) from error
+                check_wanted()
             else:
                 self.hold_back.accept()
                 _count(call, 200)
@@ -88,12 +91,13 @@ class Retries:
             self._reported_at = now
             log.warning("a request failed, and is sent again", reason=str(fault.error))
 
-    def _check_patience(self, fault: Fault, started: float) -> None:
+    def _check_patience(self, fault: Fault, held_back: float) -> None:
         """Raise the error of a refusal if the server asks for more time than it gets."""
-        seconds = time.monotonic() - started + self.hold_back.seconds
+        seconds = held_back + self.hold_back.seconds
         if seconds > self._limits.patience:
+            shown = f"{seconds:.0f} s" if seconds < MAX_SHOWN else f"more than {MAX_SHOWN} s"
             raise ApiError(
-                f"{fault.error}; it holds this request back for {seconds:.0f} s, and "
+                f"{fault.error}; it holds this request back for {shown}, and "
                 f"sampling.patience is {self._limits.patience:g} s",
                 status=fault.status or 429,
             )
