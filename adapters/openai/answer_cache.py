@@ -14,7 +14,7 @@ import structlog
 from kitchen.backend.atomic_folder import write_atomically
 
 log = structlog.get_logger("kitchen.openai")
-_FORMAT = 1  # of requests and entries; another number leaves older entries unread
+_FORMAT = 2  # of requests and entries; another number leaves older entries unread
 
 
 def request_key(address: str, endpoint: str, body: Mapping[str, Any]) -> str:

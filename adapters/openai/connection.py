@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import structlog
 
 from adapters.openai.answer_cache import AnswerCache, request_key
+from adapters.openai.checked_answers import Check, checked, without_key
 from adapters.openai.errors import MalformedAnswer
 from adapters.openai.futures import RequestFuture
 from adapters.openai.retries import Limits, Retries
@@ -24,7 +26,6 @@ from kitchen.errors import ApiError, BackendError, ConfigError, RunFailed, did_y
 from kitchen.secrets import mask
 
 T = TypeVar("T")
-Check = Callable[[Any], T]  # returns the content of an answer; raises MalformedAnswer
 
 log = structlog.get_logger("kitchen.openai")
 HOSTED = "https://api.openai.com/v1"
@@ -34,7 +35,7 @@ NOT_FOUND = 404
 _KNOWN_TO_SDK = ("model", "messages", "prompt", "stream")
 
 
-@dataclass
+@dataclass(eq=False)
 class Requester:
     """A user of a connection, such as a sampler; what it has not sent when it closes is dropped."""
 
@@ -49,6 +50,7 @@ class Request:
     body: Mapping[str, Any]
     requester: Requester
     call: PortCall | None = field(default_factory=current_call)
+    is_kept: bool = True  # whether its answer may come from the cache, and is kept there
 
 
 @dataclass
@@ -100,15 +102,23 @@ class Connection:
 
     def check_address(self) -> None:
         """Raise ConfigError for an address that is no URL."""
+        setting = f"sampling.base_url (or OPENAI_BASE_URL) is {self.name!r}"
         if not self.address.startswith(("http://", "https://")):
+            raise ConfigError(f"{setting}, and must begin with http:// or https://")
+        try:
+            url = urlsplit(self.address)
+            if not url.hostname or url.port == 0:
+                raise ValueError("no host, or port 0")
+        except ValueError as error:
             raise ConfigError(
-                f"sampling.base_url (or OPENAI_BASE_URL) is {self.name!r}, and must begin with "
-                "http:// or https://"
-            )
+                f"{setting}, whose host or port cannot be used: write http://HOST:PORT/v1, with a "
+                "port up to 65535"
+            ) from error
 
     def read_key(self) -> str:
-        """Return the API key; raises BackendError, which names the variable but not its value.
+        """Return the API key; errors name the variable, but not its value.
 
+        Raises BackendError if it is missing, and ConfigError for characters that no key has.
         Only OpenAI's own address needs one: other servers may have none, and say so if they do.
         """
         key = os.environ.get(self._key_variable, "").strip()
@@ -118,6 +128,11 @@ class Connection:
                 "key, or set sampling.base_url (or OPENAI_BASE_URL) to the address of another "
                 "server"
             )
+        if not all("!" <= character <= "~" for character in key):
+            raise ConfigError(
+                f"the environment variable {self._key_variable} has characters that no API key "
+                "has, such as a space or a letter outside ASCII: copy the key again"
+            )
         return key or NO_KEY
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> RequestFuture[T]:
@@ -125,10 +140,11 @@ class Connection:
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # a caller that is cancelled leaves it running
         loop = self._running_loop()
-        tasks: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[T]] = []
 
         def start() -> None:
-            tasks.append(loop.create_task(_resolve(future, work())))
+            tasks.append(loop.create_task(work()))
+            tasks[0].add_done_callback(lambda task: _resolve(future, task))
 
         def stop() -> None:
             for task in tasks:
@@ -142,8 +158,9 @@ class Connection:
 
         `check` reads it, and raises MalformedAnswer if it lacks something.
         """
+        check = checked(check)
         key = request_key(self.address, request.endpoint, request.body)
-        if (cached := self._cache.read(key)) is not None:
+        if request.is_kept and (cached := self._cache.read(key)) is not None:
             with suppress(MalformedAnswer):
                 return check(cached)
         state = self._under_way.get(key)
@@ -189,14 +206,17 @@ class Connection:
     async def _ask(self, key: str, request: Request, check: Check[Any], state: _UnderWay) -> Any:
         async def send() -> Any:
             state.is_sent = True
-            answer = await self._sent(request.endpoint, request.body)
+            try:
+                answer = await self._sent(request.endpoint, request.body)
+            finally:
+                state.is_sent = False
             check(answer)
             return answer
 
         async with self._room:
             sending = self._retries.result(send, request.call, state.check_wanted)
             answer = await self._translated(request, sending)
-        return self._kept(key, answer, check)
+        return self._kept(key, answer, check) if request.is_kept else answer
 
     def _kept(self, key: str, answer: Any, check: Check[Any]) -> Any:
         """Cache an answer and return it, or one that was cached while this one was under way.
@@ -221,13 +241,17 @@ class Connection:
             raise await self._unknown_model(str(request.body["model"]), error) from error
 
     async def _sent(self, endpoint: str, body: Mapping[str, Any]) -> Any:
-        """Send a request once, and return its answer; raises MalformedAnswer if it is no JSON."""
+        """Send a request once, and return its answer without the API key, should it repeat it.
+
+        Raises MalformedAnswer if it is no JSON.
+        """
         resource = self.resource(endpoint).with_raw_response
         response = await resource.create(**as_arguments(body))
         try:
-            return json.loads(response.content)
-        except ValueError as error:
-            raise MalformedAnswer(f"it is no JSON: {error}") from error
+            text = response.content.decode()
+            return without_key(json.loads(text), text, self._key_variable, self.read_key())
+        except (ValueError, RecursionError) as error:
+            raise MalformedAnswer(f"it is no JSON that can be read: {error}") from error
 
     def resource(self, endpoint: str) -> Any:
         """Return the SDK's resource of an endpoint; raises BackendError."""
@@ -284,10 +308,10 @@ class Connection:
                 threading.Thread(
                     target=self._loop.run_forever, name="requests to a server", daemon=True
                 ).start()
-                atexit.register(self._finish)
+                atexit.register(self.finish)
             return self._loop
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Wait at exit for answers under way, which may be paid for, so that they are cached."""
         if not self._cache.keeps or self._loop is None:
             return
@@ -321,12 +345,10 @@ def as_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**known, "extra_body": {k: v for k, v in body.items() if k not in known}}
 
 
-async def _resolve(future: concurrent.futures.Future[T], work: Coroutine[Any, Any, T]) -> None:
-    try:
-        result = await work
-    except asyncio.CancelledError:
+def _resolve(future: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
+    if task.cancelled():
         future.set_exception(RunFailed("the request was cancelled"))
-    except Exception as error:  # noqa: BLE001 it surfaces in the future
+    elif (error := task.exception()) is not None:
         future.set_exception(error)
     else:
-        future.set_result(result)
+        future.set_result(task.result())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from kitchen.errors import BackendError
 from kitchen.types import Floats, Sampled, Tokens
 
 _STOP_REASONS = ("stop", "length")
+MAX_LOGPROB = 1e-3  # rounding may put that of a certain token above 0
+IMPOSSIBLE = -9999.0  # log-probability that vLLM sends for probability 0
 
 
 def choices_of(answer: Any) -> Sequence[Mapping[str, Any]]:
@@ -48,25 +51,41 @@ def check_prompt(choice: Mapping[str, Any], prompt: Tokens, server: str) -> None
         )
 
 
-def completion(choice: Mapping[str, Any], prompt: Tokens, server: str, *, scored: bool) -> Sampled:
-    """Read one completion; its log-probabilities are NaN unless they were asked for."""
-    check_prompt(choice, prompt, server)
+@dataclass(frozen=True)
+class Asked:
+    """The limits of a request, which its completions have to keep."""
+
+    prompt: Tokens
+    max_tokens: int
+    vocabulary: int
+    scored: bool  # whether log-probabilities were asked for; they are NaN if not
+
+
+def completion(choice: Mapping[str, Any], asked: Asked, server: str) -> Sampled:
+    """Read one completion; raises MalformedAnswer, BackendError."""
+    check_prompt(choice, asked.prompt, server)
     tokens = token_ids(choice, "token_ids", server)
+    if len(tokens) > asked.max_tokens:
+        raise MalformedAnswer(
+            f"a completion has {len(tokens)} tokens, and max_tokens is {asked.max_tokens}"
+        )
+    _check_vocabulary(tokens, asked.vocabulary)
     reason = choice.get("finish_reason")
     if reason not in _STOP_REASONS:
         raise MalformedAnswer(f"a completion ended with {reason!r}")
     logprobs = np.full(len(tokens), np.nan, np.float32)
-    if scored:
-        logprobs = _numbers(_token_logprobs(choice, server), len(tokens))
+    if asked.scored:
+        logprobs = _scores(_token_logprobs(choice, server), len(tokens))
     return Sampled(tokens, logprobs, reason)
 
 
 def prompt_scores(
-    choice: Mapping[str, Any], tokens: Tokens, k: int, server: str
+    choice: Mapping[str, Any], tokens: Tokens, k: int, vocabulary: int, server: str
 ) -> tuple[Floats, Tokens, Floats]:
     """Read the log-probabilities of a prompt in vLLM's form.
 
-    Returns (T,) those of its tokens, and (T, k) the likeliest ids with theirs.
+    Returns (T,) those of its tokens, and (T, k) the likeliest ids with theirs. Among these, the
+    log-probability of an impossible token (null or minus infinity) is -9999, as vLLM sends it.
     """
     check_prompt(choice, tokens, server)
     entries = choice.get("prompt_logprobs")
@@ -80,13 +99,11 @@ def prompt_scores(
     own = np.full(len(tokens), np.nan, np.float32)
     ids = np.full((len(tokens), k), -1, np.int64)
     top = np.full((len(tokens), k), np.nan, np.float32)
-    try:
-        for place in range(1, len(tokens)):
-            entry = entries[place]
-            own[place] = entry[str(int(tokens[place]))]["logprob"]
-            ids[place], top[place] = _likeliest(entry, k)
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedAnswer(f"prompt_logprobs cannot be read: {error!r}") from error
+    for place in range(1, len(tokens)):
+        entry = entries[place]
+        own[place] = _score(entry[str(int(tokens[place]))]["logprob"])
+        ids[place], top[place] = _likeliest(entry, k)
+    _check_vocabulary(ids[1:], vocabulary)
     return own, ids, top
 
 
@@ -99,16 +116,17 @@ def echoed_scores(choice: Mapping[str, Any], tokens: Tokens, server: str) -> Flo
         raise MalformedAnswer(
             f"token_logprobs has {len(values)} entries for {len(tokens)} + {added} tokens"
         )
-    scores = _numbers(values[1 : len(tokens)], len(tokens) - 1)
+    scores = _scores(values[1 : len(tokens)], len(tokens) - 1)
     return np.concatenate([np.array([np.nan], np.float32), scores])
 
 
 def _likeliest(entry: Mapping[str, Any], k: int) -> tuple[list[int], list[float]]:
     """Return the k likeliest tokens of a position; the prompt's own may be one more."""
     if len(entry) < k:
-        raise ValueError(f"{len(entry)} tokens where {k} were asked for")
-    ordered = sorted(entry.items(), key=lambda item: (-item[1]["logprob"], item[1]["rank"] is None))
-    return [int(token) for token, _ in ordered[:k]], [it["logprob"] for _, it in ordered[:k]]
+        raise MalformedAnswer(f"{len(entry)} tokens where {k} were asked for")
+    listed = [(_listed_score(it["logprob"]), it.get("rank"), token) for token, it in entry.items()]
+    ordered = sorted(listed, key=lambda item: (-item[0], item[1] is None))[:k]
+    return [int(token) for _, _, token in ordered], [score for score, _, _ in ordered]
 
 
 def _token_logprobs(choice: Mapping[str, Any], server: str) -> Sequence[Any]:
@@ -119,7 +137,28 @@ def _token_logprobs(choice: Mapping[str, Any], server: str) -> Sequence[Any]:
     return values
 
 
-def _numbers(values: Sequence[Any], count: int) -> Floats:
-    if len(values) != count or not all(isinstance(value, int | float) for value in values):
-        raise MalformedAnswer(f"token_logprobs has no number for each of {count} tokens")
-    return np.array(values, np.float32)
+def _scores(values: Sequence[Any], count: int) -> Floats:
+    if len(values) != count:
+        raise MalformedAnswer(f"token_logprobs has {len(values)} numbers for {count} tokens")
+    return np.array([_score(value) for value in values], np.float32)
+
+
+def _score(value: Any) -> float:
+    """Return a log-probability; raises MalformedAnswer for a value that is none."""
+    if type(value) not in (int, float) or not IMPOSSIBLE <= value <= MAX_LOGPROB:
+        raise MalformedAnswer(f"{str(value)[:40]} is no log-probability")
+    return float(value)
+
+
+def _listed_score(value: Any) -> float:
+    """Return a log-probability among the likeliest, where an impossible token may be listed."""
+    if value is None or (type(value) in (int, float) and value < IMPOSSIBLE):
+        return IMPOSSIBLE
+    return _score(value)
+
+
+def _check_vocabulary(ids: Tokens, vocabulary: int) -> None:
+    """Raise MalformedAnswer for an id that no model with this vocabulary has."""
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary:
+        wrong = ids.min() if ids.min() < 0 else ids.max()
+        raise MalformedAnswer(f"there is no token id {wrong} among {vocabulary}")

@@ -10,10 +10,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from adapters.openai.checked_answers import Check
 from adapters.openai.choices import ask_for_choices
-from adapters.openai.connection import Check, Connection, Request, Requester
+from adapters.openai.connection import Connection, Request, Requester
 from adapters.openai.request_fields import RequestFields
-from adapters.openai.token_answers import choices_of, completion, echoed_scores, prompt_scores
+from adapters.openai.token_answers import (
+    Asked,
+    choices_of,
+    completion,
+    echoed_scores,
+    prompt_scores,
+)
 from adapters.openai.token_server import COMPLETIONS, NEUTRAL, TokenServer, open_server
 from kitchen.backend.sampling_checks import prompt_error, sampling_error
 from kitchen.errors import BackendError, ConfigError, DataError
@@ -44,6 +51,7 @@ class TokenSampler:
         self._tokenizer = tokenizer
         self._tokenizer_name = tokenizer_name
         self._fields = fields
+        self._vocabulary = tokenizer.model_vocabulary or MAX_ID
         self._requester = Requester()
         self._opening: asyncio.Task[TokenServer] | None = None
 
@@ -95,10 +103,8 @@ class TokenSampler:
             stop_token_ids=[int(token) for token in stop if not isinstance(token, str)] or None,
             logprobs=0 if is_scored else None,
         )
-        ids = np.asarray(prompt)
-        return self._connection.submit(
-            lambda: self._sample(request, ids, count, seed, scored=is_scored)
-        )
+        asked = Asked(np.asarray(prompt), int(max_tokens), self._vocabulary, is_scored)
+        return self._connection.submit(lambda: self._sample(request, asked, count, seed))
 
     def server(self) -> Future[TokenServer]:
         """Return the facts about the server, whose tokenizer is verified."""
@@ -109,8 +115,7 @@ class TokenSampler:
         self._requester.is_closed = True
 
     def _prompt_error(self, tokens: Tokens) -> Exception | None:
-        vocabulary = self._tokenizer.model_vocabulary or MAX_ID
-        return prompt_error(tokens, vocabulary=vocabulary, context=MAX_ID)
+        return prompt_error(tokens, vocabulary=self._vocabulary, context=MAX_ID)
 
     def _request(self, prompt: Tokens, **settings: Any) -> Request:
         body = self._fields.body(
@@ -140,16 +145,14 @@ class TokenSampler:
         return await asyncio.shield(self._opening)
 
     async def _sample(
-        self, request: Request, prompt: Tokens, count: int, seed: int, *, scored: bool
+        self, request: Request, asked: Asked, count: int, seed: int
     ) -> Sequence[Sampled]:
         server = await self._server()
-        self._check_room(server, len(prompt) + 1)
+        self._check_room(server, len(asked.prompt) + 1)
         name = self._connection.name
 
         def check(answer: Any) -> Sequence[Sampled]:
-            return [
-                completion(choice, prompt, name, scored=scored) for choice in choices_of(answer)
-            ]
+            return [completion(choice, asked, name) for choice in choices_of(answer)]
 
         return await ask_for_choices(self._connection, request, count, seed, check)
 
@@ -190,7 +193,7 @@ class TokenSampler:
         fields = {"prompt_logprobs": k, "max_tokens": added, "temperature": 0.0}
 
         def check(answer: Any) -> Scores:
-            return prompt_scores(choices_of(answer)[0], tokens, k, name)
+            return prompt_scores(choices_of(answer)[0], tokens, k, self._vocabulary, name)
 
         return await self._post(request, fields, check)
 

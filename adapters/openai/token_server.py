@@ -62,7 +62,9 @@ async def open_server(
     def check(answer: Any) -> Tokens:
         return token_ids(choices_of(answer)[0], "prompt_token_ids", server)
 
-    read = await connection.post(Request(COMPLETIONS, body, requester, None), check)
+    # never from the cache: the server may have another model now
+    request = Request(COMPLETIONS, body, requester, None, is_kept=False)
+    read = await connection.post(request, check)
     _check_ids(read, tokenizer, f"{model} on {server}", tokenizer_name)
     context = described.get("max_model_len")
     kind = str(described.get("owned_by", ""))

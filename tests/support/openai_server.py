@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ KEY = "sk-of-these-tests-only"
 MODELS = ("clever-large", "clever-small")
 Body = dict[str, Any]
 Send = Callable[[Any], Any]
+App = Callable[[Any, Any, Send], Awaitable[None]]
 
 
 def written(body: Body, index: int) -> str:
@@ -51,9 +52,9 @@ class OpenAIServer:
             return
         if scope["path"].endswith("/models"):
             listed = [{"id": name, "object": "model", "owned_by": "tests"} for name in MODELS]
-            await _respond(send, 200, {"object": "list", "data": listed})
+            await respond(send, 200, {"object": "list", "data": listed})
             return
-        body = json.loads(await _read(receive))
+        body = json.loads(await read_body(receive))
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.keys.append(headers["authorization"].removeprefix("Bearer "))
         self.times.append(time.monotonic())
@@ -73,7 +74,7 @@ class OpenAIServer:
             await self._stream(body, send)
         else:
             self.answered[json.dumps(body, sort_keys=True)] += 1
-            await _respond(send, 200, self._answer(body))
+            await respond(send, 200, self._answer(body))
 
     def _answer(self, body: Body) -> dict[str, Any]:
         choices = [
@@ -118,6 +119,9 @@ class OpenAIServer:
     async def _busy_for_a_day(self, body: Body, send: Send) -> None:
         await _refuse(send, 429, "too many requests", (b"retry-after", b"86400"))
 
+    async def _busy_without_end(self, body: Body, send: Send) -> None:
+        await _refuse(send, 429, "too many requests", (b"retry-after", b"1e308"))
+
     async def _no_credit(self, body: Body, send: Send) -> None:
         await _refuse(send, 429, "you exceeded your quota", code="insufficient_quota")
 
@@ -144,33 +148,37 @@ class OpenAIServer:
         await _start(send, 200)
         await _part(send, data[: len(data) // 2], more=False)
 
+    async def _deep(self, body: Body, send: Send) -> None:
+        await _start(send, 200)
+        await _part(send, b'{"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}", more=False)
+
     async def _no_choices(self, body: Body, send: Send) -> None:
-        await _respond(send, 200, {"choices": []})
+        await respond(send, 200, {"choices": []})
 
     async def _empty_choice(self, body: Body, send: Send) -> None:
-        await _respond(send, 200, {"choices": [{"index": 0, "finish_reason": "stop"}]})
+        await respond(send, 200, {"choices": [{"index": 0, "finish_reason": "stop"}]})
 
     async def _no_content(self, body: Body, send: Send) -> None:
-        await _respond(send, 200, {"choices": [_choice(0, {"content": None}, "length")]})
+        await respond(send, 200, {"choices": [_choice(0, {"content": None}, "length")]})
 
     async def _refusal(self, body: Body, send: Send) -> None:
         message = {"content": None, "refusal": "I cannot help with that."}
-        await _respond(send, 200, {"choices": [_choice(0, message)]})
+        await respond(send, 200, {"choices": [_choice(0, message)]})
 
     async def _filtered(self, body: Body, send: Send) -> None:
-        await _respond(send, 200, {"choices": [_choice(0, {"content": "so"}, "content_filter")]})
+        await respond(send, 200, {"choices": [_choice(0, {"content": "so"}, "content_filter")]})
 
     async def _tool_call(self, body: Body, send: Send) -> None:
         function = {"name": "add", "arguments": '{"a": 1, "b": 2}'}
         message = {"content": None, "tool_calls": [{"type": "function", "function": function}]}
-        await _respond(send, 200, {"choices": [_choice(0, message, "tool_calls")]})
+        await respond(send, 200, {"choices": [_choice(0, message, "tool_calls")]})
 
     async def _fewer(self, body: Body, send: Send) -> None:
         await self._whole({**body, "n": 1}, send)
 
     async def _too_long(self, body: Body, send: Send) -> None:
         usage = {"completion_tokens": 100_000}
-        await _respond(send, 200, {**self._answer(body), "usage": usage})
+        await respond(send, 200, {**self._answer(body), "usage": usage})
 
     async def _held(self, body: Body, send: Send) -> None:
         """Answer when the gate opens."""
@@ -194,9 +202,9 @@ class MountedServers:
     """Many servers behind one port, each below a path of its own, as a start takes long."""
 
     def __init__(self) -> None:
-        self._servers: list[OpenAIServer] = []
+        self._servers: list[App] = []
 
-    def mount(self, server: OpenAIServer) -> str:
+    def mount(self, server: App) -> str:
         """Add a server, and return the path of its API."""
         self._servers.append(server)
         return f"/{len(self._servers) - 1}/v1"
@@ -217,7 +225,7 @@ def _choice(index: int, message: Mapping[str, Any], reason: str = "stop") -> dic
     }
 
 
-async def _read(receive: Any) -> bytes:
+async def read_body(receive: Any) -> bytes:
     body, more = b"", True
     while more:
         message = await receive()
@@ -237,10 +245,10 @@ async def _answer_lifespan(receive: Any, send: Send) -> None:
 async def _refuse(
     send: Send, status: int, message: str, *headers: tuple[bytes, bytes], code: str | None = None
 ) -> None:
-    await _respond(send, status, {"error": {"message": message, "code": code}}, *headers)
+    await respond(send, status, {"error": {"message": message, "code": code}}, *headers)
 
 
-async def _respond(send: Send, status: int, body: Any, *headers: tuple[bytes, bytes]) -> None:
+async def respond(send: Send, status: int, body: Any, *headers: tuple[bytes, bytes]) -> None:
     data = json.dumps(body).encode()
     await _start(send, status, (b"content-type", b"application/json"), *headers)
     await _part(send, data, more=False)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
+from adapters.fake.hub import FakeHub
+from adapters.openai.answer_cache import AnswerCache
 from adapters.openai.client import OpenAISampling
-from kitchen.errors import ApiError, BackendError, RunFailed
+from adapters.openai.connection import EXIT_GRACE, Connection, Request, Requester
+from adapters.openai.hold_back import HoldBack
+from adapters.openai.retries import Limits
+from kitchen.errors import ApiError, BackendError, ConfigError, RunFailed
 from kitchen.ports.sampling import Sampler
 from kitchen.types import Sampled
 from tests.adapters.openai.conftest import Connect
-from tests.support.openai_server import KEY, OpenAIServer
+from tests.support.openai_server import KEY, MountedServers, OpenAIServer
 from tests.support.polling import wait_until
 
 
@@ -35,6 +42,7 @@ PASSING = [
     "reset",
     "truncated",
     "half_json",
+    "deep",
     "no_choices",
     "empty_choice",
 ]
@@ -53,7 +61,7 @@ def test_a_fault_that_passes_costs_a_retry(connect: Connect, fault: str) -> None
     assert server.bodies[0] == server.bodies[1]
 
 
-@pytest.mark.parametrize("fault", ["failing", "reset", "half_json", "empty_choice"])
+@pytest.mark.parametrize("fault", ["failing", "reset", "half_json", "deep", "empty_choice"])
 def test_a_fault_that_stays_is_a_backend_error(connect: Connect, fault: str) -> None:
     server = OpenAIServer(*[fault] * 9)
     adapter = connect(server)
@@ -106,6 +114,32 @@ def test_a_long_refusal_is_an_error_at_once(connect: Connect) -> None:
     with pytest.raises(ApiError, match="86400") as caught:
         ask(adapter.sampler("openai:clever-large"), adapter).result(30)
     assert caught.value.status == 429
+
+
+def test_the_time_in_an_error_is_readable(connect: Connect) -> None:
+    adapter = connect(OpenAIServer("busy_without_end"))
+    with pytest.raises(ApiError) as caught:
+        ask(adapter.sampler("openai:clever-large"), adapter).result(30)
+    assert len(str(caught.value)) < 400
+
+
+def test_slow_answers_do_not_use_up_patience(connect: Connect) -> None:
+    server = OpenAIServer("held", "busy")
+    adapter = connect(server, timeout=1.0, patience=0.9)
+    [sampled] = ask(adapter.sampler("openai:clever-large"), adapter).result(30)
+    assert sampled.stop_reason == "stop"
+    assert len(server.bodies) == 3
+
+
+def test_a_pause_without_length_is_doubled() -> None:
+    now = 0.0
+    hold_back = HoldBack(0.5, lambda: now)
+    pauses = []
+    for seconds in (0.0, None, 0.0, 3.0, 0.0):
+        hold_back.refuse(seconds)
+        pauses.append(hold_back.seconds)
+        now += hold_back.seconds
+    assert pauses == [0.5, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_slow_answer_is_asked_for_again(connect: Connect) -> None:
@@ -165,3 +199,57 @@ def test_answers_in_flight_survive_the_failure_of_one(connect: Connect) -> None:
     futures = [ask(resumed, adapter, text) for text in ("good", "sent")]
     assert texts(adapter, [future.result(30)[0] for future in futures]) == answers
     assert len(server.bodies) == 3, "nothing is asked for twice"
+
+
+def test_cancelling_an_equal_request_leaves_the_other(connect: Connect) -> None:
+    server = OpenAIServer("held")
+    adapter = connect(server, concurrency=1)
+    first, second = (adapter.sampler("openai:clever-large") for _ in range(2))
+    blocking = ask(first, adapter, "blocking")
+    server.held.wait(30)
+    kept, cancelled = ask(first, adapter, "equal"), ask(second, adapter, "equal")
+    cancelled.cancel()
+    with pytest.raises(RunFailed):
+        cancelled.result(30)
+    second.close()
+    server.gate.set()
+    assert [len(future.result(30)) for future in (blocking, kept)] == [1, 1]
+
+
+def test_exit_waits_for_no_request_that_is_held_back(
+    mounted: tuple[MountedServers, str], tmp_path: Path
+) -> None:
+    server = OpenAIServer("busy_for_a_day")
+    servers, url = mounted
+    limits = Limits(patience=1e6)
+    cache = AnswerCache(tmp_path)
+    connection = Connection(f"{url}{servers.mount(server)}", "OPENAI_API_KEY", limits, cache)
+    request = Request("completions", {"model": "m", "prompt": "hi"}, Requester(), None)
+    future = connection.submit(lambda: connection.post(request, lambda answer: answer))
+    wait_until(lambda: connection.seconds_held_back > 0)
+    exit_handler = Thread(target=connection.finish, daemon=True)
+    exit_handler.start()
+    exit_handler.join(EXIT_GRACE / 2)
+    assert not exit_handler.is_alive()
+    future.cancel()
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "x"])
+def test_an_address_that_cannot_be_used_is_a_config_error(port: str) -> None:
+    adapter = OpenAISampling(FakeHub(), base_url=f"http://127.0.0.1:{port}/v1")
+    with pytest.raises(ConfigError, match="65535"):
+        adapter.find("openai:m")
+    with pytest.raises(ConfigError, match="65535"):
+        ask(adapter.sampler("openai:m"), adapter).result(30)
+
+
+@pytest.mark.parametrize("key", ["sk-schlüssel", "sk-one two", "sk-\x07bell"])
+def test_a_key_that_is_none_is_a_config_error(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    adapter = connect(OpenAIServer())
+    for ask_for in (adapter.find, lambda model: ask(adapter.sampler(model), adapter).result(30)):
+        with pytest.raises(ConfigError, match="OPENAI_API_KEY") as caught:
+            ask_for("openai:clever-large")
+        assert key not in str(caught.value)

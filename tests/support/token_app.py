@@ -1,0 +1,53 @@
+"""A server of token ids on loopback that a test may make answer wrongly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from adapters.fake.tokenizer import ByteTokenizer
+from tests.support.openai_server import Body, Send, read_body, respond
+
+Change = Callable[[Body, Body], object]  # changes a choice, given the request
+
+
+class TokenApp:
+    """An ASGI application that reads bytes, answers "BC", and scores each token of a prompt -1.
+
+    `change` changes the choice of a request with token ids; `shift` is added to the ids that a text
+    is read as, as by another tokenizer.
+    """
+
+    def __init__(self, change: Change = lambda choice, body: None, owner: str = "vllm") -> None:
+        self.change = change
+        self.shift = 0
+        self.model: Body = {"id": "m", "object": "model", "owned_by": owner}
+        self.bodies: list[Body] = []  # of requests with token ids
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        if scope["path"].endswith("/models"):
+            await respond(send, 200, {"object": "list", "data": [self.model]})
+            return
+        body = json.loads(await read_body(receive))
+        prompt, is_text = body["prompt"], isinstance(body["prompt"], str)
+        if is_text:
+            prompt = (ByteTokenizer().encode(prompt) + self.shift).tolist()
+        choice = _choice(prompt, body)
+        if not is_text:
+            self.bodies.append(body)
+            self.change(choice, body)
+        await respond(send, 200, {"choices": [choice] * body["n"]})
+
+
+def _choice(prompt: list[int], body: Body) -> Body:
+    scores = [None] + [{str(token): {"logprob": -1.0, "rank": 1}} for token in prompt[1:]]
+    return {
+        "index": 0,
+        "prompt_token_ids": prompt,
+        "token_ids": [66, 67],
+        "text": "BC",
+        "finish_reason": "stop",
+        "logprobs": {"token_logprobs": [-0.5, -0.25]},
+        "prompt_logprobs": None if body.get("prompt_logprobs") is None else scores,
+    }
