@@ -8,8 +8,8 @@ import concurrent.futures
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -18,7 +18,8 @@ import structlog
 
 from adapters.openai.answer_cache import AnswerCache, request_key
 from adapters.openai.checked_answers import Check, checked, without_key
-from adapters.openai.errors import MalformedAnswer
+from adapters.openai.chunks import json_chunks
+from adapters.openai.errors import MalformedAnswer, fault_of
 from adapters.openai.futures import RequestFuture
 from adapters.openai.retries import Limits, Retries
 from kitchen.backend.port_call import PortCall, current_call
@@ -179,24 +180,48 @@ class Connection:
         finally:
             state.waiting.remove(request.requester)
 
-    async def stream(self, request: Request, on_chunk: Callable[[Any], object]) -> None:
-        """Send a request whose answer arrives in chunks; it is sent again until the first one."""
-        started = False
+    async def stream(
+        self, request: Request, on_chunk: Callable[[Any], object], finish: Callable[[], T]
+    ) -> T:
+        """Send a request whose answer arrives in chunks, and return what `finish` makes of them.
 
-        async def send() -> None:
-            nonlocal started
-            chunks = await self.resource(request.endpoint).create(**as_arguments(request.body))
-            async for chunk in chunks:
-                started = True
-                on_chunk(chunk)
+        It is sent again until the first chunk. The timeout is that of each chunk. Both functions
+        raise MalformedAnswer for an answer that cannot be used.
+        """
 
-        def check_untouched() -> None:
-            if started:
-                raise BackendError(f"{self.name} broke off in the middle of an answer; try again")
+        async def start() -> AsyncGenerator[Any, None]:
+            chunks = json_chunks(self.resource(request.endpoint), as_arguments(request.body))
+            try:
+                async for chunk in chunks:
+                    on_chunk(chunk)
+                    return chunks
+            except Exception:
+                await chunks.aclose()
+                raise
+            raise MalformedAnswer("it has no chunks")
 
         async with self._room:
-            sending = self._retries.result(send, request.call, check_untouched)
-            await self._translated(request, sending)
+            started = self._retries.result(start, request.call)
+            async with aclosing(await self._translated(request, started)) as chunks:
+                try:
+                    while (chunk := await self._next(chunks)) is not None:
+                        on_chunk(chunk)
+                    return finish()
+                except Exception as error:
+                    raise self._broken_off(error) from error
+
+    async def _next(self, chunks: AsyncGenerator[Any, None]) -> Any:
+        async with asyncio.timeout(self._limits.timeout):
+            return await anext(chunks, None)
+
+    def _broken_off(self, error: Exception) -> Exception:
+        """Return the error of an answer of which a part has arrived."""
+        fault = fault_of(error, self.name, self._key_variable)
+        if fault is None:
+            return error
+        if isinstance(error, MalformedAnswer | TimeoutError):
+            return fault.error
+        return BackendError(f"{self.name} broke off in the middle of an answer; try again")
 
     def _end(self, key: str, task: asyncio.Task[Any]) -> None:
         del self._under_way[key]

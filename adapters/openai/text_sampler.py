@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 import structlog
 
-from adapters.openai.chat_answers import ChatAnswer, chat_answers, check_length
+from adapters.openai.chat_answers import EMPTY, ChatAnswer, chat_answers, check_length
 from adapters.openai.choices import ask_for_choices, derived_seed
 from adapters.openai.connection import Connection, Request, Requester
 from adapters.openai.request_fields import RequestFields
-from adapters.openai.streaming import streamed
+from adapters.openai.streaming import StreamedAnswers
 from kitchen.backend.sampling_checks import sampling_error
 from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, KitchenError
@@ -21,6 +24,26 @@ from kitchen.types import Floats, Sampled, Tokens
 
 log = structlog.get_logger("kitchen.openai")
 CHAT = "chat/completions"
+_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {"count": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "seed": 0, "stop": ()}
+)
+_INCOMPLETE = "answers count as incomplete"
+_ADVICE = {
+    EMPTY: "answers are empty and count as incomplete; hidden reasoning may have used up the "
+    "maximum number of tokens"
+}
+
+
+class Settings(TypedDict, total=False):
+    """The settings of a call of `Sampler.sample`."""
+
+    count: int
+    max_tokens: Required[int]
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    stop: Sequence[str] | Sequence[int]
 
 
 class TextSampler:
@@ -34,7 +57,7 @@ class TextSampler:
         self._tokenizer = tokenizer
         self._fields = fields
         self._requester = Requester()
-        self._refused = 0
+        self._flaws: Counter[str] = Counter()  # of incomplete answers
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
         return Failed(self._text_only("log-probabilities"))
@@ -42,77 +65,34 @@ class TextSampler:
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
         return Failed(self._text_only("the likeliest tokens"))
 
-    def sample(
-        self,
-        prompt: Tokens,
-        *,
-        count: int = 1,
-        max_tokens: int,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int = 0,
-        stop: Sequence[str] | Sequence[int] = (),
-    ) -> Future[Sequence[Sampled]]:
+    def sample(self, prompt: Tokens, **settings: Unpack[Settings]) -> Future[Sequence[Sampled]]:
         try:
-            body = self._body(
-                prompt,
-                count=count,
-                max_tokens=max_tokens,
-                temperature=temperature,
-                top_p=top_p,
-                top_k=top_k,
-                seed=seed,
-                stop=stop,
-            )
+            request, count, seed = self._request(prompt, settings)
         except KitchenError as error:
             return Failed(error)
-        request = Request(CHAT, body, self._requester)
         return self._connection.submit(lambda: self._sample(request, count, seed))
 
     def stream(
         self,
         prompt: Tokens,
         on_token: Callable[[int, int], object],
-        *,
-        count: int = 1,
-        max_tokens: int,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int = 0,
-        stop: Sequence[str] | Sequence[int] = (),
+        **settings: Unpack[Settings],
     ) -> Future[Sequence[Sampled]]:
         """Sample as `sample` does, and call `on_token` as text arrives; nothing is cached."""
         try:
-            body = self._body(
-                prompt,
-                count=count,
-                max_tokens=max_tokens,
-                temperature=temperature,
-                top_p=top_p,
-                top_k=top_k,
-                seed=seed,
-                stop=stop,
-            )
+            request, count, seed = self._request(prompt, settings)
         except KitchenError as error:
             return Failed(error)
-        fields = {**body, "n": count, "seed": derived_seed(seed, 0), "stream": True}
-        request = Request(CHAT, fields, self._requester)
-        return self._connection.submit(
-            lambda: streamed(self._connection, request, self._tokenizer, count, on_token)
-        )
+        return self._connection.submit(lambda: self._stream(request, count, seed, on_token))
 
     def close(self) -> None:
-        """Drop what was not sent yet, and report how many answers were refused."""
+        """Drop what was not sent yet, and report answers that count as incomplete."""
         self._requester.is_closed = True
-        if self._refused:
+        for flaw, answers in self._flaws.items():
             log.warning(
-                "answers were refused or cut by a filter, and count as incomplete",
-                model=self._model,
-                answers=self._refused,
+                _ADVICE.get(flaw, _INCOMPLETE), model=self._model, answers=answers, why=flaw
             )
-            self._refused = 0
+        self._flaws.clear()
 
     def _text_only(self, wanted: str) -> BackendError:
         return BackendError(
@@ -121,8 +101,13 @@ class TextSampler:
             "tokenizer it uses"
         )
 
+    def _request(self, prompt: Tokens, given: Settings) -> tuple[Request, int, int]:
+        """Return a request without `n` and `seed`, and these; raises ConfigError, DataError."""
+        settings = {**_DEFAULTS, **given}
+        body = self._body(prompt, **settings)
+        return Request(CHAT, body, self._requester), settings["count"], settings["seed"]
+
     def _body(self, prompt: Tokens, **settings: Any) -> Mapping[str, Any]:
-        """Return the fields of a request but for `n` and `seed`; raises ConfigError, DataError."""
         if (problem := sampling_error(**settings)) is not None:
             raise problem
         texts = [text for text in settings["stop"] if isinstance(text, str)]
@@ -154,16 +139,37 @@ class TextSampler:
     async def _sample(self, request: Request, count: int, seed: int) -> Sequence[Sampled]:
         def check(answer: Any) -> Sequence[ChatAnswer]:
             answers = chat_answers(answer)
-            check_length(answer, request.body, self._fields.limit)
+            field, usage = self._fields.limit, answer.get("usage")
+            check_length(answers, usage, request.body.get(field), field, self._tokenizer)
             return answers
 
         answers = await ask_for_choices(self._connection, request, count, seed, check)
-        self._refused += sum(answer.is_refused for answer in answers)
-        return [self._sampled(answer) for answer in answers]
+        pieces = [[self._tokenizer.encode(answer.text)] for answer in answers]
+        return self._sampled(answers, pieces)
 
-    def _sampled(self, answer: ChatAnswer) -> Sampled:
-        tokens = self._tokenizer.encode(answer.text)
-        if answer.is_complete:
-            tokens = np.append(tokens, self._tokenizer.end_id)
-        unknown = np.full(len(tokens), np.nan, np.float32)
-        return Sampled(tokens, unknown, "stop" if answer.is_complete else "length")
+    async def _stream(
+        self, request: Request, count: int, seed: int, on_token: Callable[[int, int], object]
+    ) -> Sequence[Sampled]:
+        fields = {**request.body, "n": count, "seed": derived_seed(seed, 0), "stream": True}
+        limit = self._fields.limit, fields.get(self._fields.limit)
+        arriving = StreamedAnswers(count, self._tokenizer, on_token, limit)
+        streamed = replace(request, body=fields)
+        return self._sampled(
+            *await self._connection.stream(streamed, arriving.add, arriving.finish)
+        )
+
+    def _sampled(
+        self, answers: Sequence[ChatAnswer], pieces: Sequence[Sequence[Tokens]]
+    ) -> Sequence[Sampled]:
+        """Return answers, each of the tokens of its pieces, and count those that have a flaw."""
+        self._flaws.update(answer.flaw for answer in answers if answer.flaw)
+        return [
+            _as_sampled(answer, [*each, np.full(int(answer.is_complete), self._tokenizer.end_id)])
+            for answer, each in zip(answers, pieces, strict=True)
+        ]
+
+
+def _as_sampled(answer: ChatAnswer, pieces: Sequence[Tokens]) -> Sampled:
+    tokens = np.concatenate(pieces).astype(np.int64)
+    unknown = np.full(len(tokens), np.nan, np.float32)
+    return Sampled(tokens, unknown, "stop" if answer.is_complete else "length")

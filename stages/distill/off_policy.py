@@ -154,13 +154,12 @@ class GenerateTeacherAnswers(Stage):
 
     def _texts(self, answers: Sequence[Sampled], tokenizer: Tokenizer) -> tuple[str, ...]:
         """Return the answers as text, without those that were truncated or are empty."""
-        complete = [
-            answer for answer in answers if answer.stop_reason != "length" and len(answer.tokens)
-        ]
-        return tuple(
+        texts = [
             self.render.answer_text(tokenizer.decode(answer.tokens), tokenizer)
-            for answer in complete
-        )
+            for answer in answers
+            if answer.stop_reason != "length"
+        ]
+        return tuple(text for text in texts if text.strip())
 
 
 def _teacher_rendering(

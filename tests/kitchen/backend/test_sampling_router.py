@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,14 @@ def test_a_text_model_can_teach(sampling: FakeSampling, tmp_path: Path) -> None:
     assert metrics["data/teacher_answers"] == 32
     assert len(sampling.requests) > 32  # and the held-out questions
     assert metrics["data/unusable_answers"] == 0
+
+
+def test_empty_answers_of_a_teacher_are_not_trained_on(tmp_path: Path) -> None:
+    numbers = count()
+    teacher = FakeSampling({"cook": lambda *_: ("carrot", "", " \n")[next(numbers) % 3]})
+    metrics = distil(teacher, tmp_path, teacher="openai:cook")
+    assert metrics["data/teacher_answers"] + metrics["data/unusable_answers"] == 32
+    assert metrics["data/unusable_answers"] in (21, 22)
 
 
 def test_opened_weights_have_the_tokenizer_of_texts(sampling: FakeSampling) -> None:
