@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kitchen.artifacts.weights import find_weights
-from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient
+from kitchen.ports import BlobStore, ModelCatalog, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Price, Samples, Table
-from stages.chat.token_cost import AT_MOST, token_cost_rows
 from stages.data.bad_rows import BadRowsName
 from stages.data.dataset import HeldOut
 from stages.ensemble.config import EnsembleConfig
-from stages.ensemble.evaluating import EnsembleEvaluation, vote_records
+from stages.ensemble.evaluating import EnsembleEvaluation, question_counts, vote_records
 from stages.ensemble.voted import VotedAnswers
 from stages.ensemble.weighing import MemberWeights
 from stages.evaluate.bad_rows import DropBadQuestions
@@ -47,41 +44,14 @@ class AskMembers(Stage):
         blobs: BlobStore | None = None,
         price: Price | None = None,
     ) -> tuple[Table, Table]:
-        names = self.evaluation.ensemble.members
-        models_of = [find_weights(name, client, blobs).model for name in names]
-        tokenizers = [models.tokenizer(model) for model in models_of]
+        tokenizers = self.evaluation.tokenizers(client, models, blobs)
         metrics = self.evaluation.metrics(held_out)
         first = first_question(held_out, metrics, tokenizers[0], self.evaluation.render)
-        return self._counts(held_out, tokenizers, price), first
+        return question_counts("Questions", self.evaluation, held_out, tokenizers, price), first
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         for name in self.evaluation.ensemble.members:
             find_weights(name, client, blobs)
-
-    def _counts(
-        self, held_out: HeldOut, tokenizers: Sequence[Tokenizer], price: Price | None
-    ) -> Table:
-        """Return a table of the numbers of answers and tokens, in all and by member."""
-        evaluation, ensemble = self.evaluation, self.evaluation.ensemble
-        requests, read = [0] * len(tokenizers), [0] * len(tokenizers)
-        for name, metric in evaluation.metrics(held_out).items():
-            for problem in evaluation.problems(name, metric, held_out, tokenizers).values():
-                for at, prompt in problem.prompts.items():
-                    times = ensemble.draws if ensemble.mode == "cascade" else 1
-                    requests[at] += 1
-                    read[at] += len(prompt) * times
-        answers = [count * ensemble.draws for count in requests]
-        of_answers = [count * evaluation.config.max_tokens for count in answers]
-        bound = AT_MOST if ensemble.mode == "cascade" else ""
-        counts = [
-            ("answers in all", f"{bound}{sum(answers):,}"),
-            *token_cost_rows("tokens read", sum(read), bound, price),
-            *token_cost_rows("tokens of answers", sum(of_answers), AT_MOST, price),
-        ]
-        for label, tokens, most in zip(ensemble.labels, read, of_answers, strict=True):
-            text = f"{bound}{tokens:,} read, {AT_MOST}{most:,} of answers"
-            counts.append((f"tokens of {label}", text))
-        return Table("Questions", ("quantity", "count"), tuple(counts))
 
 
 def identify_members(config: EnsembleConfig) -> tuple[Stage, ...]:

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from kitchen.artifacts.weights import find_weights
 from kitchen.config.user_functions import is_function_name
 from kitchen.errors import ConfigError, RunFailed
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient
-from kitchen.types import Samples
+from kitchen.types import Price, Samples, Table
 from stages.chat.prompts import graded_prefill, prompts_with_room
 from stages.chat.render import RenderDataset
+from stages.chat.token_cost import AT_MOST, token_cost_rows
 from stages.data.dataset import HeldOut
 from stages.ensemble.asking import Ensemble, Problem
 from stages.ensemble.config import EnsembleConfig
@@ -78,6 +80,13 @@ class EnsembleEvaluation:
         report_left_out(name, len(rows), len(problems))
         return problems
 
+    def tokenizers(
+        self, client: TrainingClient, models: ModelCatalog, blobs: BlobStore | None
+    ) -> list[Tokenizer]:
+        """Return the tokenizers of the members."""
+        found = [find_weights(name, client, blobs) for name in self.ensemble.members]
+        return [models.tokenizer(weights.model) for weights in found]
+
     async def answer(
         self,
         held_out: HeldOut,
@@ -106,6 +115,36 @@ class EnsembleEvaluation:
             rows = held_out.sets[name]
             voted[name] = await grade_votes(metrics[name], of_set, rows, tokenizers, config)
         return VotedAnswers(tuple(self.ensemble.labels), voted, self.ensemble.mode == "cascade")
+
+
+def question_counts(
+    title: str,
+    evaluation: EnsembleEvaluation,
+    held_out: HeldOut,
+    tokenizers: Sequence[Tokenizer],
+    price: Price | None,
+) -> Table:
+    """Return a table of the numbers of answers and tokens, in all and by member."""
+    ensemble = evaluation.ensemble
+    requests, read = [0] * len(tokenizers), [0] * len(tokenizers)
+    for name, metric in evaluation.metrics(held_out).items():
+        for problem in evaluation.problems(name, metric, held_out, tokenizers).values():
+            for at, prompt in problem.prompts.items():
+                times = ensemble.draws if ensemble.mode == "cascade" else 1
+                requests[at] += 1
+                read[at] += len(prompt) * times
+    answers = [count * ensemble.draws for count in requests]
+    of_answers = [count * evaluation.config.max_tokens for count in answers]
+    bound = AT_MOST if ensemble.mode == "cascade" else ""
+    counts = [
+        ("answers in all", f"{bound}{sum(answers):,}"),
+        *token_cost_rows("tokens read", sum(read), bound, price),
+        *token_cost_rows("tokens of answers", sum(of_answers), AT_MOST, price),
+    ]
+    for label, tokens, most in zip(ensemble.labels, read, of_answers, strict=True):
+        text = f"{bound}{tokens:,} read, {AT_MOST}{most:,} of answers"
+        counts.append((f"tokens of {label}", text))
+    return Table(title, ("quantity", "count"), tuple(counts))
 
 
 def _nothing_sampled(metric: str) -> ConfigError:

@@ -27,7 +27,7 @@ class EnsembleFile(BaseModel):
     draws: Tries = 1
     # functions are not allowed here: a name of weights must not name code
     vote: Literal["majority", "weighted", "confidence", "unanimous"] = "majority"
-    weights: tuple[PositiveFloat, ...] = ()  # with vote=weighted: one for each member
+    weights: tuple[NonNegativeFloat, ...] = ()  # with vote=weighted: one for each member
     mode: Mode = "parallel"
     enough: Annotated[float, Field(ge=0, le=1)] = ENOUGH
     seconds: PositiveFloat = 30.0
@@ -68,6 +68,8 @@ class EnsembleFile(BaseModel):
                 f"members, such as those that recipes.ensemble reports, and there are "
                 f"{len(self.weights)}"
             )
+        if self.weights and not any(self.weights):
+            raise ConfigError("weights: all of them are 0: raise one, or set vote: majority")
         if self.weights and self.vote != "weighted":
             raise ConfigError(
                 f"weights have no effect with vote: {self.vote}: set vote: weighted, or leave them "

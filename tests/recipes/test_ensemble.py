@@ -201,6 +201,49 @@ def test_rows_that_are_evaluated_on_weigh_nothing() -> None:
         Run(["a-0.9", "b-0.5"], vote="weighted", weigh_on="held")
 
 
+def test_weighing_counts_its_tokens_in_run_and_preview() -> None:
+    settings: dict[str, Any] = {"vote": "weighted", "weigh_on": "train"}
+    run = Run(["a-0.9", "b-0.5"], **settings)
+    ports = Kitchen(Voters(), DATA, None, FakeBlobs()).ports()
+    tables = [each for each in preview(run.recipe.workflow(), ports) if isinstance(each, Table)]
+    [questions] = [each for each in tables if each.title.startswith("Questions on train")]
+    counts = {row[0]: row[1] for row in questions.rows}
+    assert counts["answers in all"] == "80"
+    read = int(counts["tokens read"].replace(",", ""))
+    assert read < run.metrics["train/tokens"] <= read + 80 * len("yes.")
+
+
+def partly(answer: str) -> float:
+    return 0.9 if answer == "yes" else 0.1
+
+
+partly.bounds = (0, 1)  # type: ignore[attr-defined]
+
+
+def unbounded(answer: str) -> float:
+    return 1.0
+
+
+def test_partial_scores_are_weighed_and_not_called_right() -> None:
+    settings: dict[str, Any] = {"vote": "weighted", "weigh_on": "train"}
+    evaluation = {"metric": f"{HERE}:partly", "max_tokens": 8}
+    run = Run(["a-1", "b-0"], evaluation=evaluation, **settings)
+    weights = [run.metrics[f"train/weight/{name}"] for name in run.recipe.members]
+    assert weights[0] > 1
+    assert weights[1] == 0
+    assert run.metrics["held/partly"] == pytest.approx(0.9)
+    assert not {"held/any_right", "held/calibration_error"} & run.metrics.keys()
+    asking = EnsembleEvaluation(
+        EnsembleConfig(("a-1", "b-1")),
+        EvalConfig(metric=f"{HERE}:unbounded"),
+        RenderDataset(),
+        seed=0,
+    )
+    stage = WeighMembers("votes", "train", None, HeldOutRowsConfig(), ("held",), asking)
+    with pytest.raises(ConfigError, match=r"unbounded.bounds = \(0, 1\)"):
+        stage.verify(DATA)
+
+
 @pytest.mark.parametrize(("split", "error"), [("held", ConfigError), ("nope", DataError)])
 def test_split_that_is_evaluated_on_is_refused_in_the_plan(
     split: str, error: type[Exception]

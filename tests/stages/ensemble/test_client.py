@@ -116,6 +116,7 @@ def test_weights_have_the_digest_of_file_and_members(file: Path) -> None:
         ("members: [a-1, b-1]\ngrading:\n  extrct: a\n", (":3", "grading.extrct", "extract")),
         ("members: [a-1, b-1]\nvote: weighted\n", ("weights",)),
         ("members: [a-1, b-1]\nweights: [1, 2]\n", ("weights",)),
+        ("members: [a-1, b-1]\nvote: weighted\nweights: [0, 0]\n", ("weights", "majority")),
         ("members: [a-1, ensemble:other.yaml]\n", ("ensemble:other.yaml",)),
         ("members: [a-1]\n", ("draws",)),
         ("members: []\n", ("members",)),

@@ -26,7 +26,7 @@ class Server(FakeTraining):
 
     def __init__(self) -> None:
         super().__init__()
-        self.open: list[WorkFuture[Any]] = []
+        self.under_way: list[WorkFuture[Any]] = []
 
     def sampler(self, weights: Any) -> Any:
         return ServerSampler(self)
@@ -40,7 +40,7 @@ class Server(FakeTraining):
             request.set_exception(BackendError("connection reset"))
 
     def _taken(self) -> list[WorkFuture[Any]]:
-        taken, self.open = self.open, []
+        taken, self.under_way = self.under_way, []
         return taken
 
 
@@ -52,7 +52,7 @@ class ServerSampler(FakeSampler):
 
     def sample(self, prompt: Tokens, **options: Any) -> Future[Sequence[Sampled]]:
         request: WorkFuture[Sequence[Sampled]] = WorkFuture()
-        self.server.open.append(request)
+        self.server.under_way.append(request)
         return Pending(request)
 
     def close(self) -> None: ...
@@ -71,7 +71,7 @@ async def asked(server: Server, requests: int, seconds: float) -> list[asyncio.T
     member.open(server, None)
     tasks = [asyncio.create_task(member.ask(np.arange(3))) for _ in range(requests)]
     await settle()
-    assert len(server.open) == 1
+    assert len(server.under_way) == 1
     server.answer()
     await settle()
     return tasks
@@ -81,13 +81,13 @@ def test_requests_that_fail_together_count_once() -> None:
     async def scenario() -> None:
         server = Server()
         tasks = await asked(server, 1 + 16 + 8, seconds=60)
-        assert len(server.open) == 16
+        assert len(server.under_way) == 16
         server.reset()
         await settle()
-        assert len(server.open) == 1  # the probe
+        assert len(server.under_way) == 1  # the probe
         server.answer()
         await settle()
-        assert len(server.open) == 7
+        assert len(server.under_way) == 7
         server.answer()
         results = await asyncio.gather(*tasks)
         assert sum(isinstance(result, NoAnswer) for result in results) == 16
