@@ -97,6 +97,10 @@ class OpenAISampling:
         if self._tokenizer_model:
             self._hub.find(self._tokenizer_model)
 
+    def server_of(self, model: str) -> str:
+        """Return the address of the server without secrets, for the record of a run."""
+        return self._connection.name
+
     def online(self, model: str) -> str:
         """Ask the server for a model, and return what it reports.
 

@@ -176,9 +176,13 @@ def _evaluation(evaluation: Evaluation) -> Sequence[Block]:
 
 
 def _provenance(run: RunRecord) -> Sequence[Block]:
-    """Return the facts of a run, other than those on its data, which have a section."""
+    """Return the facts of a run, without those on its data, which have a section, and servers."""
     known = run.record["facts"].items()
-    others = {key: value for key, value in known if not key.startswith("data.")}
+    others = {
+        key: value
+        for key, value in known
+        if not key.startswith("data.") and not key.endswith(".server")
+    }
     if not others:
         return []
     blocks = facts([replace(run, record={"facts": others})])

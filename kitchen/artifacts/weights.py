@@ -12,6 +12,7 @@ import structlog
 
 from kitchen.artifacts.registry import find_version
 from kitchen.backend.logs import ensure_configured
+from kitchen.backend.sampling_router import server_of
 from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
 from kitchen.ports import BlobStore, CheckpointStore, TrainingClient, TrainingSession
 from kitchen.ports.training import find_catalog, require_checkpoints
@@ -57,14 +58,16 @@ class Weights:
     record: Mapping[str, Any] | None = None  # run.json of that run
 
     def facts(self, client: TrainingClient, key: str = "weights") -> Facts:
-        """Return the facts that results depend on: the name, as `key`, and the digest."""
+        """Return the facts that results depend on: the name, as `key`, digest and server."""
         if isinstance(self.source, Checkpoint):
             sha256: str | None = self.source.sha256
         else:
             catalog = find_catalog(client)
             sha256 = None if catalog is None else catalog.sha256(self.source)
         digest = {f"{key}.sha256": sha256} if sha256 else {}
-        return Facts({key: self.name} | digest)
+        server = server_of(client, self.source)
+        elsewhere = {f"machine.{key}.server": server} if server else {}
+        return Facts({key: self.name} | digest | elsewhere)
 
 
 def parse_weights_name(text: str) -> WeightsName:

@@ -20,6 +20,12 @@ def is_sampled_elsewhere(weights: object) -> bool:
     return isinstance(weights, str) and weights.partition(":")[0] in SAMPLED_KINDS
 
 
+def server_of(client: object, weights: object) -> str:
+    """Return the address of the server that has a model, by an optional method of a client."""
+    find_server = getattr(client, "server_of", None)
+    return "" if find_server is None else str(find_server(weights))
+
+
 class SamplingRouter:
     """Sends calls about models of other services to the sampling client, all others to training.
 
@@ -53,6 +59,12 @@ class SamplingRouter:
             return getattr(self._service(weights), name)(weights, *args, **kwargs)
 
         return call
+
+    def server_of(self, weights: object) -> str:
+        """Return the address, without secrets, of the service that has a model, if it has one."""
+        if not isinstance(weights, str) or not is_sampled_elsewhere(weights):
+            return ""
+        return self._service(weights).server_of(weights)
 
     def _service(self, weights: str) -> _OtherService:
         kind = weights.partition(":")[0]
@@ -95,6 +107,10 @@ class _OtherService:
         """Return the digest that the client has of a model, if it has one."""
         find_sha256 = getattr(self._sampling, "sha256", None)
         return None if find_sha256 is None else find_sha256(model)
+
+    def server_of(self, model: str) -> str:
+        """Return the address that the client gives for a model, if it gives one."""
+        return server_of(self._sampling, model)
 
     def hidden_size(self, model: str) -> None:
         return None

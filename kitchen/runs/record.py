@@ -199,10 +199,7 @@ class RunRecord(Observer):
                     f"run {self._run!r} began with {key} = {earlier!r}, and now it is {value!r}"
                 )
                 if key.startswith(_MACHINE):
-                    raise OtherMachine(
-                        f"{difference}; resume it nevertheless if you accept numbers that differ "
-                        "in the last bits"
-                    )
+                    raise OtherMachine(f"{difference}; {_consent(key)}")
                 raise ResumeError(f"{difference}; start a new run")
             self._json["facts"][key] = value
 
@@ -291,6 +288,13 @@ def _configuration(order: Mapping[str, Any]) -> Any:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _consent(fact: str) -> str:
+    """Return the end of an error: when a run can be resumed although this fact differs."""
+    if fact.endswith(".server"):
+        return "resume it nevertheless if the server there has the same model"
+    return "resume it nevertheless if you accept numbers that differ in the last bits"
 
 
 def _now() -> str:

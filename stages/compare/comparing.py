@@ -91,6 +91,7 @@ def compare_evaluations(groups: Groups, options: CompareOptions) -> ComparisonRe
     runs = list(chain.from_iterable(groups.values()))
     check_design(groups, options)
     notes = [run.note for run in runs if run.note] + _seed_notes(groups)
+    notes += _server_notes(runs)
     pairs: list[ComparedPair] = []
     overall: list[OverallTest] = []
     for name in _chosen_sets(runs, options, notes):
@@ -128,6 +129,17 @@ def _seed_notes(groups: Groups) -> list[str]:
                 "between seeds, not between settings. To compare settings, give groups of seeds: "
                 "NAME=RUN,RUN."
             )
+    return notes
+
+
+def _server_notes(runs: Sequence[RecordedEvaluation]) -> list[str]:
+    """Return a note for each model that runs asked at different addresses."""
+    notes = []
+    for fact in dict.fromkeys(chain.from_iterable(run.facts for run in runs)):
+        addresses = {run.run: run.facts[fact] for run in runs if fact in run.facts}
+        if fact.endswith(".server") and len(set(addresses.values())) > 1:
+            asked = "; ".join(f"{run} at {address}" for run, address in addresses.items())
+            notes.append(f"the runs asked different servers ({fact}): {asked}")
     return notes
 
 

@@ -14,6 +14,7 @@ import structlog
 
 from kitchen.artifacts.open import rendering_settings
 from kitchen.artifacts.weights import find_weights
+from kitchen.backend.sampling_router import server_of
 from kitchen.backend.text_tokens import TextPrompt, TextTokenizer
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports import BlobStore, Message, Sampler, Tokenizer, TrainingClient
@@ -50,8 +51,15 @@ class EnsembleSampling:
         digest = sha256(Path(name.removeprefix(PREFIX)).expanduser().read_bytes())
         for member in read_ensemble(name).members:
             facts = find_weights(member, self._client, self._blobs).facts(self._client)
-            digest.update(repr(sorted(facts.items())).encode())
+            known = {key: fact for key, fact in facts.items() if not key.startswith("machine.")}
+            digest.update(repr(sorted(known.items())).encode())
         return digest.hexdigest()
+
+    def server_of(self, name: str) -> str:
+        """Return the addresses of the members that are on servers."""
+        members = read_ensemble(name).members
+        servers = [server_of(self._client, member) for member in members]
+        return ", ".join(dict.fromkeys(filter(None, servers)))
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         if not isinstance(weights, str):

@@ -11,8 +11,12 @@ import pytest
 import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
+from adapters.fake.hub import FakeHub
 from adapters.fake.training import FakeTraining
+from adapters.openai.client import OpenAISampling
 from kitchen.errors import RunFailed
+from kitchen.runs.record import OtherMachine
+from kitchen.runs.store import read_run
 from recipes.rl import Rl
 from stages.chat.messages import Message
 from stages.judge.judge import Judge, JudgeConfig
@@ -66,6 +70,28 @@ def test_a_killed_run_asks_no_judge_twice(connect: Connect) -> None:
     whole = kitchen.run(RUBRIC, **ports(connect, OpenAIServer(write=judged), other), name="killed")
     assert numbers(blobs, resumed) == numbers(other, whole)
     assert 0 < numbers(other, whole)[0][-1]["held/reward_before"] < 1
+
+
+def test_another_server_needs_consent_on_resume(connect: Connect) -> None:
+    blobs, server = FakeBlobs(), OpenAIServer(write=judged)
+    options = ports(connect, server, blobs)
+    with pytest.raises(RunFailed, match="Killed"):
+        kitchen.run(RUBRIC, **options, name="killed", observers=[KillAt(14)])
+    address = read_run(blobs, "killed")["facts"]["machine.rubric.server"]
+    assert address == options["sampling"].server_of(MODEL)
+    elsewhere = ports(connect, OpenAIServer(write=judged), blobs)
+    with pytest.raises(OtherMachine, match=rf"machine.rubric.server = '{address}'.*same model"):
+        kitchen.resume("killed", **elsewhere).result()
+    resumed = kitchen.resume("killed", **elsewhere, other_machine=True).result()
+    now = read_run(blobs, resumed.run)["facts"]["machine.rubric.server"]
+    assert now == elsewhere["sampling"].server_of(MODEL) != address
+
+
+def test_recorded_addresses_have_no_credentials() -> None:
+    adapter = OpenAISampling(FakeHub(), base_url="http://cook:pa55word@gpu-box:8000/v1")
+    address = adapter.server_of(MODEL)
+    assert "gpu-box:8000/v1" in address
+    assert "pa55word" not in address
 
 
 def test_a_refused_reply_is_asked_for_again(connect: Connect) -> None:

@@ -186,15 +186,16 @@ def test_card_names_no_folders_inside_other_values() -> None:
     assert "| 1/2 |" in text
 
 
-def test_split_that_is_a_file_is_named_without_its_folder() -> None:
+def test_cards_name_neither_folders_of_files_nor_servers() -> None:
     edited = record()
     edited["facts"]["data./home/ada/one.jsonl.sha256"] = SHA
+    edited["facts"]["machine.teacher.server"] = "http://gpu-box.local:8000/v1"
     weights = Weights(
         "run:dish@final", Checkpoint("p", 1, "weights", "e"), "owner/base", "dish", edited
     )
-    assert f"| one.jsonl |  | {SHA} |" in model_card(
-        "me/soup", Base("owner/base"), weights, Evaluation()
-    )
+    text = model_card("me/soup", Base("owner/base"), weights, Evaluation())
+    assert f"| one.jsonl |  | {SHA} |" in text
+    assert "gpu-box" not in text
 
 
 def test_base_model_in_a_folder_is_named_by_that_folder(tmp_path: Path) -> None:

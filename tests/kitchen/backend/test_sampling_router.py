@@ -19,12 +19,22 @@ from kitchen.errors import ConfigError
 from kitchen.ports.training import find_catalog, require_checkpoints
 from kitchen.types import Lora
 from recipes.distillation_off_policy import DistillationOffPolicy
+from stages.ensemble.client import EnsembleSampling
 
 TEACHER = "openai:cook"
 
 
 def cook(prompt: TextPrompt, seed: int) -> str:
     return f"answer {seed % 3} to {len(str(prompt.messages[-1]['content']))} letters"
+
+
+class ServedSampling(FakeSampling):
+    """A sampling client whose models are on a server."""
+
+    address = ""
+
+    def server_of(self, model: str) -> str:
+        return self.address
 
 
 @pytest.fixture
@@ -52,6 +62,23 @@ def test_names_decide_who_samples(router: Any) -> None:
     assert tokenizer.decode(answer.tokens) == "answer 1 to 4 letters"
     assert router.tokenizer("fake/bigram").vocabulary == 262
     assert router.sampler("fake/bigram").logprobs(tokenizer.encode("a") % 256).result().shape
+
+
+def test_facts_have_the_servers_of_models(tmp_path: Path) -> None:
+    sampling, file = ServedSampling({"cook": cook}), tmp_path / "two.yaml"
+    file.write_text(f"members: [fake/bigram, {TEACHER}]\n")
+    router: Any = SamplingRouter(FakeTraining(), sampling, EnsembleSampling)
+    digests = []
+    for sampling.address in ("http://a/v1", "http://b/v1"):
+        of_model, of_ensemble, local = (
+            find_weights(name, router, None).facts(router)
+            for name in (TEACHER, f"ensemble:{file}", "fake/bigram")
+        )
+        assert of_model == {"weights": TEACHER, "machine.weights.server": sampling.address}
+        assert of_ensemble["machine.weights.server"] == sampling.address
+        assert set(local) == {"weights", "weights.sha256"}
+        digests.append(of_ensemble["weights.sha256"])
+    assert digests[0] == digests[1]
 
 
 def test_a_model_of_another_service_cannot_be_trained(router: Any) -> None:

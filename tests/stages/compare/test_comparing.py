@@ -93,6 +93,20 @@ def test_runs_that_differ_in_their_seed_have_a_note(other: dict[str, int], count
     )
 
 
+def test_runs_that_asked_other_servers_have_a_note() -> None:
+    blobs = FakeBlobs()
+    for run, address in (("a", "http://one/v1"), ("b", "http://two/v1"), ("c", "http://one/v1")):
+        facts = {"data.test.sha256": "a" * 64, "machine.weights.server": address}
+        write_evaluated_run(blobs, run, scored_rows(answers(0.0, 1)), facts=facts)
+    report, *_ = CompareRuns(("a", "b")).run(blobs)
+    assert report.notes == (
+        "the runs asked different servers (machine.weights.server): a at http://one/v1; b at "
+        "http://two/v1",
+    )
+    report, *_ = CompareRuns(("a", "c")).run(blobs)
+    assert report.notes == ()
+
+
 def test_items_that_only_one_run_has_are_counted() -> None:
     one = scored_rows(answers(0.0, 1))
     other = scored_rows([*answers(0.3, 2)[:50], *[None] * 10])[5:]
