@@ -17,9 +17,12 @@ log = structlog.get_logger("kitchen.openai")
 _FORMAT = 2  # of requests and entries; another number leaves older entries unread
 
 
-def request_key(address: str, endpoint: str, body: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a request, its seed included, in hex; the API key is no part of it."""
-    return _sha256(json.dumps([_FORMAT, address, endpoint, body], sort_keys=True))
+def request_key(address: str, endpoint: str, body: Mapping[str, Any], weights: str = "") -> str:
+    """Return the SHA-256 of a request, its seed included, in hex; the API key is no part of it.
+
+    `weights` is the digest of those that answer, where the server tells it.
+    """
+    return _sha256(json.dumps([_FORMAT, address, endpoint, body, weights], sort_keys=True))
 
 
 class AnswerCache:

@@ -32,7 +32,8 @@ log = structlog.get_logger("kitchen.openai")
 HOSTED = "https://api.openai.com/v1"
 NO_KEY = "none"  # sent to servers without a key, as the SDK needs one
 EXIT_GRACE = 30.0  # seconds that the process waits at exit for answers that may be paid for
-NOT_FOUND = 404
+NOT_FOUND, TOO_MANY, FAILING = 404, 429, 500  # status codes
+OWNER = "crucible-kitchen"  # of the models of `kitchen serve`
 _KNOWN_TO_SDK = ("model", "messages", "prompt", "stream")
 
 
@@ -41,6 +42,7 @@ class Requester:
     """A user of a connection, such as a sampler; what it has not sent when it closes is dropped."""
 
     is_closed: bool = False
+    weights: asyncio.Task[str] | None = None  # finds out which weights answer it
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Request:
     requester: Requester
     call: PortCall | None = field(default_factory=current_call)
     is_kept: bool = True  # whether its answer may come from the cache, and is kept there
+    weights: str | None = None  # digest of those that answer; None to ask the server for it
 
 
 @dataclass
@@ -160,7 +163,8 @@ class Connection:
         `check` reads it, and raises MalformedAnswer if it lacks something.
         """
         check = checked(check)
-        key = request_key(self.address, request.endpoint, request.body)
+        weights = await self._weights_behind(request)
+        key = request_key(self.address, request.endpoint, request.body, weights)
         if request.is_kept and (cached := self._cache.read(key)) is not None:
             with suppress(MalformedAnswer):
                 return check(cached)
@@ -286,15 +290,53 @@ class Connection:
     async def models(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the server's descriptions of its models, by name; raises BackendError."""
 
-        async def send() -> Any:
+        async def send() -> bytes:
             response = await self._opened().models.with_raw_response.list()
-            try:
-                listed = json.loads(response.content)["data"]
-                return {str(model["id"]): dict(model) for model in listed}
-            except (ValueError, KeyError, TypeError) as error:
-                raise MalformedAnswer("its list of models cannot be read") from error
+            return bytes(response.content)
 
-        return await self._retries.result(send)
+        content = await self._retries.result(send)
+        try:
+            return checked(_models_by_name)(content)
+        except MalformedAnswer as error:
+            text = f"{self.name} gave a list of models that cannot be read; {error}"
+            raise ApiError(text, status=200) from error
+
+    async def weights_sha256(self, model: str, owner: str) -> str | None:
+        """Return the digest of a model's weights; None if its server, as most, tells none."""
+        if owner != OWNER:
+            return None
+
+        async def send() -> str | None:
+            response = await self._opened().models.with_raw_response.retrieve(model)
+            return checked(_sha256)(response.content)
+
+        try:
+            return await self._retries.result(send)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise await self._unknown_model(model, error) from error
+
+    async def _weights_behind(self, request: Request) -> str:
+        """Return the digest of the weights that answer, asked for once for each requester."""
+        if request.weights is not None:
+            return request.weights
+        if not (request.is_kept and self._cache.keeps) or self.address == HOSTED:
+            return ""
+        asked = request.requester.weights
+        if asked is None or (asked.done() and asked.exception()):
+            asked = asyncio.create_task(self._listed_weights(str(request.body["model"])))
+            request.requester.weights = asked
+        return await asyncio.shield(asked)
+
+    async def _listed_weights(self, model: str) -> str:
+        try:
+            listed = await self.models()
+        except ApiError as error:
+            if error.status == TOO_MANY or error.status >= FAILING:
+                raise
+            return ""  # the server has no list of models
+        return await self.weights_sha256(model, owner_of(model, listed)) or ""
 
     async def _unknown_model(self, model: str, error: ApiError) -> ApiError:
         """Return the error for a model that the server does not have, with those that it has."""
@@ -352,6 +394,25 @@ class Connection:
         if sent:
             log.info("waiting for answers under way, so that they are cached", answers=len(sent))
             await asyncio.wait(sent)
+
+
+def description_of(model: str, listed: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the description of a model, or of another one on a server that does not list it."""
+    return listed.get(model) or next(iter(listed.values()), {})
+
+
+def owner_of(model: str, listed: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return "owned_by" of a model, which tells the kind of its server, such as "vllm"."""
+    return str(description_of(model, listed).get("owned_by", ""))
+
+
+def _models_by_name(content: bytes) -> Mapping[str, Mapping[str, Any]]:
+    return {str(model["id"]): dict(model) for model in json.loads(content)["data"]}
+
+
+def _sha256(content: bytes) -> str | None:
+    sha256 = json.loads(content).get("sha256")
+    return str(sha256) if sha256 else None
 
 
 def check_listed(model: str, listed: Iterable[str], server: str) -> None:

@@ -154,7 +154,7 @@ class TokenSampler:
         def check(answer: Any) -> Sequence[Sampled]:
             return [completion(choice, asked, name) for choice in choices_of(answer)]
 
-        return await ask_for_choices(self._connection, request, count, seed, check)
+        return await ask_for_choices(self._connection, _keyed(request, server), count, seed, check)
 
     async def _logprobs(self, request: Request, tokens: Tokens) -> Floats:
         if len(tokens) == 1:
@@ -169,7 +169,7 @@ class TokenSampler:
         def check(answer: Any) -> Floats:
             return echoed_scores(choices_of(answer)[0], tokens, name)
 
-        return await self._post(request, fields, check)
+        return await self._post(_keyed(request, server), fields, check)
 
     async def _top_logprobs(
         self, request: Request, tokens: Tokens, k: int
@@ -195,7 +195,7 @@ class TokenSampler:
         def check(answer: Any) -> Scores:
             return prompt_scores(choices_of(answer)[0], tokens, k, self._vocabulary, name)
 
-        return await self._post(request, fields, check)
+        return await self._post(_keyed(request, server), fields, check)
 
     def _check_room(self, server: TokenServer, needed: int) -> None:
         """Raise DataError for a prompt without room for the tokens that the server adds."""
@@ -208,3 +208,8 @@ class TokenSampler:
     async def _post(self, request: Request, fields: Mapping[str, Any], check: Check[T]) -> T:
         body = {**request.body, "n": 1, **fields}
         return await self._connection.post(replace(request, body=body), check)
+
+
+def _keyed(request: Request, server: TokenServer) -> Request:
+    """Return a request whose answer is kept if it is known which weights give it."""
+    return replace(request, weights=server.weights or "", is_kept=server.weights is not None)

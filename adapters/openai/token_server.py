@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from adapters.openai.connection import Connection, Request, Requester
+from adapters.openai.connection import (
+    OWNER,
+    Connection,
+    Request,
+    Requester,
+    description_of,
+    owner_of,
+)
 from adapters.openai.token_answers import choices_of, token_ids
 from kitchen.errors import BackendError
 from kitchen.ports.sampling import Tokenizer
@@ -16,7 +23,7 @@ from kitchen.types import Tokens
 
 COMPLETIONS = "completions"
 # kinds by "owned_by" in the list of models
-KITCHEN, SGLANG = "crucible-kitchen", "sglang"
+KITCHEN, SGLANG = OWNER, "sglang"
 PROBE = "The quick brown fox jumps over 1,234 lazy dogs.\n\n\tdef f(x): return x**2  # naïve café"
 # a server may take other values from the configuration of its model
 NEUTRAL: Mapping[str, Any] = {"min_p": 0, "repetition_penalty": 1}
@@ -28,6 +35,7 @@ class TokenServer:
 
     kind: str  # its "owned_by", such as "vllm"
     context: int | None  # maximum number of tokens; None if it is not known
+    weights: str | None = None  # SHA-256 of the model's weights; None if it is not known
 
     @property
     def scores_without_sampling(self) -> bool:
@@ -48,7 +56,6 @@ async def open_server(
 ) -> TokenServer:
     """Return the facts about a server; raises BackendError if it encodes a text otherwise."""
     listed = await connection.models()
-    described = listed.get(model) or next(iter(listed.values()), {})
     body = {
         "model": model,
         "prompt": PROBE,
@@ -63,12 +70,13 @@ async def open_server(
         return token_ids(choices_of(answer)[0], "prompt_token_ids", server)
 
     # never from the cache: the server may have another model now
-    request = Request(COMPLETIONS, body, requester, None, is_kept=False)
+    request = Request(COMPLETIONS, body, requester, None, is_kept=False, weights="")
     read = await connection.post(request, check)
     _check_ids(read, tokenizer, f"{model} on {server}", tokenizer_name)
-    context = described.get("max_model_len")
-    kind = str(described.get("owned_by", ""))
-    return TokenServer(kind, context if isinstance(context, int) else None)
+    context = description_of(model, listed).get("max_model_len")
+    kind = owner_of(model, listed)
+    weights = await connection.weights_sha256(model, kind)
+    return TokenServer(kind, context if isinstance(context, int) else None, weights)
 
 
 def _check_ids(read: Tokens, tokenizer: Tokenizer, place: str, name: str) -> None:

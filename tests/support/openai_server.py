@@ -42,6 +42,8 @@ class OpenAIServer:
         self.answered: Counter[str] = Counter()  # whole answers by request
         self.gate = threading.Event()  # releases answers that are "held"
         self.held = threading.Event()  # set when an answer is held
+        self.owner, self.sha256 = "tests", ""  # of the models
+        self.listing: tuple[int, Any] | None = None  # status and body in place of the list
         self.most_at_once = 0
         self._at_once = 0
         self._write = write
@@ -51,8 +53,11 @@ class OpenAIServer:
             await _answer_lifespan(receive, send)
             return
         if scope["path"].endswith("/models"):
-            listed = [{"id": name, "object": "model", "owned_by": "tests"} for name in MODELS]
-            await respond(send, 200, {"object": "list", "data": listed})
+            listed = [{"id": name, "object": "model", "owned_by": self.owner} for name in MODELS]
+            await respond(send, *self.listing or (200, {"object": "list", "data": listed}))
+            return
+        if "/models/" in scope["path"]:
+            await respond(send, 200, {"owned_by": self.owner, "sha256": self.sha256})
             return
         body = json.loads(await read_body(receive))
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adapters.fake.tokenizer import ByteTokenizer
+from adapters.openai.token_server import KITCHEN
 from tests.support.openai_server import Body, Send, read_body, respond
 
 Change = Callable[[Body, Body], object]  # changes a choice, given the request
@@ -19,15 +20,19 @@ class TokenApp:
     is read as, as by another tokenizer.
     """
 
-    def __init__(self, change: Change = lambda choice, body: None, owner: str = "vllm") -> None:
+    def __init__(self, change: Change = lambda choice, body: None, owner: str = KITCHEN) -> None:
         self.change = change
         self.shift = 0
         self.model: Body = {"id": "m", "object": "model", "owned_by": owner}
+        self.sha256: str | None = "1" * 64  # of the weights
         self.bodies: list[Body] = []  # of requests with token ids
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         if scope["path"].endswith("/models"):
             await respond(send, 200, {"object": "list", "data": [self.model]})
+            return
+        if "/models/" in scope["path"]:
+            await respond(send, 200, {**self.model, "sha256": self.sha256})
             return
         body = json.loads(await read_body(receive))
         prompt, is_text = body["prompt"], isinstance(body["prompt"], str)

@@ -65,7 +65,9 @@ class OpenAIApi:
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
         weights = await run_in_threadpool(self._weights.find, name)
-        return JSONResponse(_model_object(name, weights.context, weights.base))
+        sha256 = await run_in_threadpool(self._weights.sha256, weights)
+        described = _model_object(name, weights.context, weights.base)
+        return JSONResponse({**described, "sha256": sha256})
 
     async def _chat(self, http: Request) -> Response:
         body = await self._read_body(http)

@@ -76,6 +76,8 @@ class WeightsNames:
         self._tokenizers: OrderedDict[tuple[str, str | None], Tokenizer] = OrderedDict()
         self._locks: dict[str, Lock] = {}  # of tokenizers, by model
         self._lock = Lock()
+        self._digests: dict[str, str | None] = {}  # of base models, when first asked for
+        self._digesting = Lock()
 
     def find(self, name: str) -> ServedWeights:
         """Return weights; raises OpenAIError with status 404 for an unknown name."""
@@ -96,6 +98,19 @@ class WeightsNames:
         return self._served(
             name, weights.source, self._base(name, weights.model), record.get("rendering", {})
         )
+
+    def sha256(self, weights: ServedWeights) -> str | None:
+        """Return the digest of weights; None where it is not known.
+
+        That of a large model takes time, as its files are read once.
+        """
+        source = weights.source
+        if isinstance(source, Checkpoint):
+            return source.sha256 or None
+        with self._digesting:
+            if source not in self._digests:
+                self._digests[source] = self._sessions.training.sha256(source)
+            return self._digests[source]
 
     def listed(self) -> Iterator[ListedModel]:
         """Yield base models, checkpoints on this server, and runs and models with weights."""

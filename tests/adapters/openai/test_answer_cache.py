@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from adapters.openai.answer_cache import AnswerCache, request_key
+from adapters.openai.token_server import KITCHEN
 from tests.adapters.openai.conftest import Connect
 from tests.adapters.openai.test_faults import ask, texts
 from tests.support.openai_server import KEY, OpenAIServer
@@ -47,6 +48,18 @@ def test_without_a_cache_nothing_is_kept(connect: Connect, tmp_path: Path) -> No
     assert not entries(tmp_path)
 
 
+def test_text_of_other_weights_is_asked_for_again(connect: Connect) -> None:
+    server = OpenAIServer()
+    server.owner = KITCHEN
+    adapter = connect(server)
+    for sha256 in ("1" * 64, "2" * 64, "1" * 64):
+        server.sha256 = sha256
+        for _ in range(2):
+            sampler = adapter.sampler(MODEL)
+            ask(sampler, adapter).result(30)
+    assert len(server.bodies) == 2, "the third answer was kept"
+
+
 def truncate(text: str) -> str:
     return text[: len(text) // 2]
 
@@ -57,6 +70,18 @@ def change_a_word(text: str) -> str:
 
 def wrap(text: str) -> str:
     return json.dumps([text])
+
+
+@pytest.mark.parametrize("listing", [(404, {}), (403, {}), (200, {"models": []}), (200, [])])
+def test_servers_without_a_list_of_models_are_used(
+    connect: Connect, tmp_path: Path, listing: tuple[int, object]
+) -> None:
+    server = OpenAIServer()
+    server.listing = listing
+    adapter = connect(server)
+    for _ in range(2):
+        ask(adapter.sampler(MODEL), adapter).result(30)
+    assert len(server.bodies) == len(entries(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("damage", [truncate, change_a_word, wrap])
@@ -97,11 +122,12 @@ def test_many_writers_and_readers_see_whole_answers(tmp_path: Path) -> None:
 def test_the_key_of_a_request_is_its_content() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "seed": 1}
     keys = {
-        request_key(address, endpoint, fields)
+        request_key(address, endpoint, fields, weights)
         for address in ("http://one/v1", "http://two/v1")
         for endpoint in ("completions", "chat/completions")
         for fields in (body, {**body, "seed": 2}, {**body, "n": 2})
+        for weights in ("", "1" * 64)
     }
-    assert len(keys) == 12
+    assert len(keys) == 24
     again = request_key("http://one/v1", "completions", dict(reversed(body.items())))
     assert again in keys

@@ -46,6 +46,7 @@ def test_late_request_is_sent_again_and_has_one_answer(connect: Connect) -> None
 def test_server_that_holds_back_gets_no_extra_request(connect: Connect) -> None:
     server = OpenAIServer("busy_for_seconds")
     adapter = connect(server, hedge="fixed:0.3", hedge_extra=1.0)
+    adapter.online(MODEL)  # the import of the SDK takes longer than the delay
     sampler = adapter.sampler(MODEL)
     assert ask(adapter, sampler).startswith("clever-large")
     assert len(server.bodies) == 2  # the refused one, and its repetition

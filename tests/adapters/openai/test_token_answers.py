@@ -12,6 +12,7 @@ import pytest
 from adapters.fake.hub import FakeHub
 from adapters.fake.tokenizer import ByteTokenizer
 from adapters.openai.client import OpenAISampling
+from adapters.openai.token_server import KITCHEN
 from kitchen.errors import BackendError
 from kitchen.ports import Tokenizer
 from tests.support.openai_server import KEY, Body, MountedServers
@@ -131,6 +132,28 @@ def test_the_tokenizer_is_compared_with_the_server_of_now(connect_ids: ConnectId
         later.online("openai:m")
     with pytest.raises(BackendError, match="another tokenizer"):
         later.sampler("openai:m").logprobs(PROMPT).result(30)
+
+
+def test_other_weights_are_asked_again(connect_ids: ConnectIds) -> None:
+    app = TokenApp(scores_with(-1.0))
+    for value, sha256 in ((-1.0, "1" * 64), (-2.0, "2" * 64), (-1.0, "1" * 64)):
+        app.sha256 = sha256
+        app.change = scores_with(value)
+        own = connect_ids(app).sampler("openai:m").logprobs(PROMPT).result(30)
+        np.testing.assert_array_equal(own, [np.nan, value, -1])
+    assert len(app.bodies) == 2, "the third answer was kept"
+
+
+@pytest.mark.parametrize(("owner", "sha256"), [("vllm", "1" * 64), (KITCHEN, None)])
+def test_without_a_digest_of_weights_nothing_is_kept(
+    connect_ids: ConnectIds, tmp_path: Path, owner: str, sha256: str | None
+) -> None:
+    app = TokenApp(owner=owner)
+    app.sha256 = sha256
+    for _ in range(2):
+        connect_ids(app).sampler("openai:m").sample(PROMPT, max_tokens=4).result(30)
+    assert len(app.bodies) == 2
+    assert not entries(tmp_path)
 
 
 def test_a_key_in_an_answer_is_masked(connect_ids: ConnectIds, tmp_path: Path) -> None:

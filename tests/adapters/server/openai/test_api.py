@@ -33,7 +33,9 @@ def test_models_are_listed_under_both_paths(client: OpenAIClient) -> None:
     for prefix in ("/v1", "/oai/api/v1"):
         listed = client.http.get(f"{prefix}/models").json()
         assert [model["id"] for model in listed["data"]] == ["tiny", "other"]
-        assert client.http.get(f"{prefix}/models/tiny").json()["max_model_len"] == 4096
+        tiny = client.http.get(f"{prefix}/models/tiny").json()
+        assert tiny["max_model_len"] == 4096
+        assert tiny["sha256"] == FakeTraining().sha256("tiny")
 
 
 @pytest.mark.parametrize(

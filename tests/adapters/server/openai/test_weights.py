@@ -56,6 +56,13 @@ def test_runs_are_sampled_from(server: OpenAIClient, blobs: FakeBlobs, name: str
     assert text != server.chat("hello")["choices"][0]["message"]["content"]
 
 
+def test_digest_of_a_run_is_that_of_its_weights(server: OpenAIClient, blobs: FakeBlobs) -> None:
+    weights = find_weights("run:run@final", FakeTraining(blobs), blobs)
+    assert isinstance(weights.source, Checkpoint)
+    for name in ("run:run", "model:herb"):
+        assert server.http.get(f"/v1/models/{name}").json()["sha256"] == weights.source.sha256
+
+
 def test_runs_are_listed_with_their_base_model(server: OpenAIClient) -> None:
     listed = server.http.get("/v1/models").json()["data"]
     roots = {model["id"]: model["root"] for model in listed}
