@@ -18,12 +18,16 @@ from kitchen.errors import RunFailed
 from kitchen.runs.record import OtherMachine
 from kitchen.runs.store import read_run
 from recipes.rl import Rl
+from recipes.rlhf import Rlhf
+from recipes.sl_basic import SlBasic
 from stages.chat.messages import Message
 from stages.judge.judge import Judge, JudgeConfig
 from tests.adapters.openai.conftest import Connect
 from tests.support.killing import KillAt
 from tests.support.openai_server import Body, OpenAIServer
-from tests.support.recording import numbers
+from tests.support.recording import RecordingObserver, numbers
+from tests.support.tinker_server import KEY as SERVE_KEY
+from tests.support.tinker_server import serving
 
 ROWS = [{"prompt": f"Name dish {n}."} for n in range(4)]
 DATA = FakeDatasets({"dishes": {"train": ROWS, "held": ROWS[:2]}})
@@ -107,3 +111,35 @@ def test_a_refused_reply_is_asked_for_again(connect: Connect) -> None:
     assert len(replies) == 5
     again = [body for body in server.bodies if "An earlier reply" in str(body["messages"])]
     assert "or refused" in again[0]["messages"][-1]["content"]
+
+
+def test_a_judge_in_kitchen_serve_is_as_a_local_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has a run whose weights reply A or B, by the seed."""
+    monkeypatch.setenv("OPENAI_API_KEY", SERVE_KEY)
+    blobs = FakeBlobs()
+    letters = [{"prompt": f"{at}", "completion": "AB"[at % 2]} for at in range(12)]
+    data = FakeDatasets({"letters": {"train": letters}, "dishes": {"train": ROWS, "held": ROWS}})
+    taught = SlBasic(
+        model="tiny",
+        dataset="letters",
+        batch_size=12,
+        epochs=40,
+        learning_rate=0.05,
+        eval_every=0,
+        evaluation={"metric": "loss"},
+        reading={"held_out_rows": 1},
+    )
+    options = {"training": FakeTraining(blobs), "datasets": data, "blobs": blobs}
+    kitchen.run(taught, **options, name="letters")
+    local, elsewhere = RecordingObserver(), RecordingObserver()
+
+    def rlhf(judge: str) -> Rlhf:
+        return Rlhf(**{**SIZES, "model": "run:letters"}, judge={**LETTERS, "model": judge})
+
+    kitchen.run(rlhf("run:letters"), **options, observers=[local])
+    with serving(FakeTraining(blobs), blobs) as server:
+        options["sampling"] = OpenAISampling(FakeHub(), base_url=f"{server.url}/v1")
+        kitchen.run(rlhf("openai:run:letters"), **options, observers=[elsewhere])
+    assert len(set(local.series("reward"))) > 1
+    for metric in ("reward", "judge/replies", "held/preferred"):
+        assert elsewhere.series(metric) == local.series(metric) != []
