@@ -10,7 +10,9 @@ from stages.data.bad_rows import BadRowsName
 from stages.data.dataset import HeldOut
 from stages.ensemble.config import EnsembleConfig
 from stages.ensemble.evaluating import EnsembleEvaluation, question_counts, vote_records
+from stages.ensemble.members import check_logprobs
 from stages.ensemble.voted import VotedAnswers
+from stages.ensemble.voting import check_function
 from stages.ensemble.weighing import MemberWeights
 from stages.evaluate.bad_rows import DropBadQuestions
 from stages.evaluate.evaluation import EvaluationAfter, first_question
@@ -49,9 +51,15 @@ class AskMembers(Stage):
         first = first_question(held_out, metrics, tokenizers[0], self.evaluation.render)
         return question_counts("Questions", self.evaluation, held_out, tokenizers, price), first
 
-    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        for name in self.evaluation.ensemble.members:
-            find_weights(name, client, blobs)
+    def verify(
+        self, client: TrainingClient, models: ModelCatalog, blobs: BlobStore | None = None
+    ) -> None:
+        ensemble = self.evaluation.ensemble
+        for name in ensemble.members:
+            weights = find_weights(name, client, blobs)
+            if ensemble.vote == "confidence":
+                check_logprobs(weights, models)
+        check_function(ensemble.rule, ensemble.labels, ensemble.draws)
 
 
 def identify_members(config: EnsembleConfig) -> tuple[Stage, ...]:

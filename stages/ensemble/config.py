@@ -61,6 +61,12 @@ class EnsembleConfig:
                 f"draws={self.draws} at temperature=0 gives the same answer each time: raise the "
                 "temperature, or leave draws at 1"
             )
+        again = [name for at, name in enumerate(self.members) if name in self.members[:at]]
+        if again and self.temperature == 0:
+            raise ConfigError(
+                f"members has {again[0]} more than once, and at temperature=0 it gives the same "
+                "answer each time: raise the temperature, or name it once"
+            )
         if self.mode == "cascade":
             check_cascade(rule)
         elif self.enough != ENOUGH:

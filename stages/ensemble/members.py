@@ -12,6 +12,8 @@ import numpy as np
 import structlog
 
 from kitchen.artifacts.weights import Weights, find_weights, naming_damaged
+from kitchen.backend.sampling_router import is_sampled_elsewhere
+from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.errors import (
     ApiError,
     BackendError,
@@ -193,10 +195,27 @@ class Member:
         if not self.limits.needs_logprobs or isinstance(answers, NoAnswer):
             return
         if any(math.isnan(mean_logprob(answer)) for answer in answers):
-            raise ConfigError(
-                f"vote=confidence needs log-probabilities, and {self.weights.name} reports none: "
-                "choose vote=majority, or members that report them"
-            )
+            raise _no_logprobs(self.weights, self.tokenizer)
+
+
+def check_logprobs(weights: Weights, models: ModelCatalog) -> None:
+    """Raise ConfigError for a model on a server that is used for text alone."""
+    if not is_sampled_elsewhere(weights.source):
+        return
+    tokenizer = models.tokenizer(weights.model)
+    if isinstance(tokenizer, TextTokenizer):
+        raise _no_logprobs(weights, tokenizer)
+
+
+def _no_logprobs(weights: Weights, tokenizer: Tokenizer) -> ConfigError:
+    hint = "choose vote=majority, or members that report them"
+    if isinstance(tokenizer, TextTokenizer):
+        hint += ": sampling.tokenizer=MODEL exchanges token ids with servers that take them"
+    elif is_sampled_elsewhere(weights.source):
+        hint += "; servers that take token ids report them at temperature=0 and temperature=1 only"
+    return ConfigError(
+        f"vote=confidence needs log-probabilities, and {weights.name} reports none: {hint}"
+    )
 
 
 def _cancel(future: Future[Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from typing import Literal
 
 from kitchen.config.user_functions import (
@@ -17,7 +17,7 @@ from kitchen.config.user_functions import (
     import_function,
     is_function_name,
 )
-from kitchen.errors import ConfigError, DataError, check_name
+from kitchen.errors import ConfigError, DataError, KitchenError, check_name
 
 RULES = ("majority", "weighted", "confidence", "unanimous")
 SETTING = "vote"
@@ -159,7 +159,7 @@ class VotingRule:
         winner = call_in_run(SETTING, self.name, function, list(votes))
         if winner is None:
             return Outcome(None, reason=f"{self.name} returned None")
-        if winner not in votes:
+        if not isinstance(winner, Vote) or not any(winner is vote for vote in votes):
             raise DataError(
                 f"{SETTING}={self.name} must return one of the votes that it was given, or None; "
                 f"it returned {winner!r:.80}"
@@ -178,6 +178,26 @@ def _no_cascade(name: str) -> str:
         f"mode=cascade needs a vote whose outcome is known before all votes are, and "
         f"{SETTING}={name} is a function: choose mode=sequential, or one of {', '.join(RULES)}"
     )
+
+
+def check_function(rule: VotingRule, labels: Sequence[str], draws: int) -> None:
+    """Call a function of the user with made-up votes, since members cost time and money.
+
+    It gets all votes, and then one, as if the others had failed. Raises ConfigError if it fails.
+    """
+    if not rule.is_function:
+        return
+    votes = []
+    for at, (member, draw) in enumerate(product(labels, range(draws))):
+        votes.append(Vote(member, draw, str(at % 2), at % 2, logprob=-0.5))
+    for some in (votes, votes[:1]):
+        try:
+            rule.decide(some, len(votes))
+        except KitchenError as error:
+            raise ConfigError(
+                f"{error}. This was a trial with {len(some)} made-up votes for '0' or '1': the "
+                "function must cope with any texts and with missing votes"
+            ) from error
 
 
 def check_cascade(rule: VotingRule) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from kitchen import Kitchen
+from kitchen.backend.sampling_router import SamplingRouter
 from kitchen.config.order import Order
 from kitchen.engine.preview import preview
 from kitchen.errors import ApiError, ConfigError, DataError, QualityError, RunFailed
@@ -23,7 +26,7 @@ from stages.chat import RenderDataset
 from stages.compare.comparing import CompareOptions, compare_evaluations
 from stages.compare.recorded import read_evaluation
 from stages.data import HeldOutRowsConfig
-from stages.ensemble import EnsembleConfig, EnsembleEvaluation, WeighMembers
+from stages.ensemble import AskMembers, EnsembleConfig, EnsembleEvaluation, WeighMembers
 from stages.ensemble.members import GIVE_UP
 from stages.evaluate import EvalConfig
 from tests.support.voters import DATA, Voters
@@ -77,7 +80,7 @@ def test_majority_is_within_its_interval_of_the_binomial() -> None:
 
 
 def test_three_identical_members_vote_as_one() -> None:
-    run = Run(["a-0.6"] * 3)
+    run = Run(["a-0.6"] * 3, temperature=1.0)
     alone = {row["item"]: row["votes"][0]["scores"]["exact_match"] for row in run.samples}
     assert run.scores() == alone
     assert 0 < sum(alone.values()) < 40
@@ -343,6 +346,51 @@ def test_function_of_the_user_decides() -> None:
     assert {row["decided_by"] for row in run.samples} == {"function"}
 
 
+@pytest.mark.parametrize("vote", ["second_vote", "a_text", "weights_of"])
+def test_function_that_fails_is_refused_in_the_plan(vote: str) -> None:
+    config = EnsembleConfig(("a-1", "b-1"), vote=f"{HERE}:{vote}")
+    stage = AskMembers(
+        EnsembleEvaluation(config, EvalConfig(metric="text"), RenderDataset(), seed=0)
+    )
+    voters = Voters()
+    with pytest.raises(ConfigError, match=vote):
+        stage.verify(voters, voters)
+    assert not voters.asked
+    last = EnsembleConfig(("a-1", "b-1"), vote=f"{HERE}:last_vote")
+    replace(stage, evaluation=replace(stage.evaluation, ensemble=last)).verify(voters, voters)
+
+
+def second_vote(votes: list[Any]) -> Any:
+    return votes[1]
+
+
+def a_text(votes: list[Any]) -> Any:
+    return votes[0].text
+
+
+def weights_of(votes: list[Any]) -> Any:
+    return np.array([vote.weight for vote in votes])
+
+
+def test_confidence_of_a_text_server_is_refused_in_the_plan() -> None:
+    config = EnsembleConfig(("a-1", "openai:large"), vote="confidence")
+    stage = AskMembers(
+        EnsembleEvaluation(config, EvalConfig(metric="text"), RenderDataset(), seed=0)
+    )
+    router: Any = SamplingRouter(Voters(), TextServer())
+    with pytest.raises(ConfigError, match="openai:large"):
+        stage.verify(router, router)
+
+
+class TextServer:
+    """A sampling client that exchanges text."""
+
+    capabilities: frozenset[str] = frozenset()
+
+    def sampler(self, weights: Any) -> Any:
+        raise AssertionError(f"{weights} was opened")
+
+
 def last_vote(votes: list[Any]) -> Any:
     return votes[-1]
 
@@ -369,6 +417,7 @@ def test_preview_counts_answers_and_tokens() -> None:
         {"members": ()},
         {"members": ("a-1",)},
         {"draws": 2},
+        {"members": ("a-1", "b-1", "a-1")},
         {"enough": 0.5},
         {"vote": "weighted"},
         {"weigh_on": "train"},
