@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,17 @@ def only_even(prompt: TextPrompt, seed: int) -> str:
     return "No." if number % 2 else "Score: 1"
 
 
+def strict(prompt: TextPrompt, seed: int) -> str:
+    return "Score: 0"
+
+
+def brief(prompt: TextPrompt, seed: int) -> str:
+    return by_number(prompt, seed).rpartition("\n")[2]
+
+
+JUDGES = {"by_number": by_number, "only_even": only_even, "strict": strict, "brief": brief}
+
+
 def settings(**options: Any) -> dict[str, Any]:
     model = options.pop("judge", "openai:by_number")
     rubric = {"model": model, "criteria": TWO, **options.pop("rubric", {})}
@@ -51,12 +63,11 @@ def settings(**options: Any) -> dict[str, Any]:
 
 
 def ports(blobs: FakeBlobs) -> dict[str, Any]:
-    sampling = FakeSampling({"by_number": by_number, "only_even": only_even})
     return {
         "training": FakeTraining(blobs),
         "datasets": DATA,
         "blobs": blobs,
-        "sampling": sampling,
+        "sampling": FakeSampling(JUDGES),
     }
 
 
@@ -78,6 +89,26 @@ def test_scores_have_intervals_and_replies_are_recorded() -> None:
     problems = [[reply["problem"] for reply in row["judge"][0]["replies"]] for row in samples]
     assert problems[:7] == [[""]] * 7
     assert [bool(problem) for problem in problems[7]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("grading", "even"), [("grading:\n  extract: 'Score: (\\d+)'\n", 0.575), ("", 0.0)]
+)
+def test_judges_vote_on_the_part_that_is_extracted(
+    tmp_path: Path, grading: str, even: float
+) -> None:
+    """Without a pattern, no two replies are equal, and the first member decides.
+
+    Two members refuse to score dish 7, which leaves the strict one's 0.
+    """
+    file = tmp_path / "judges.yaml"
+    file.write_text(f"members: [openai:strict, openai:brief, openai:by_number]\n{grading}")
+    seen, samples = evaluated(judge=f"ensemble:{file}")
+    assert seen.series("held/rubric/even") == [pytest.approx(even)]
+    replies = [reply["text"] for row in samples for reply in row["judge"][0]["replies"]]
+    assert {reply.rpartition("\n")[2] for reply in replies[:6]} == (
+        {"Score: 10", "Score: 2"} if grading else {"Score: 0"}
+    )
 
 
 def test_a_target_holds_for_the_mean_score() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,13 @@ def likes_a(prompt: TextPrompt, seed: int) -> str:
     return "B" if "A" in second and "A" not in first else "A"
 
 
+def likes_b(prompt: TextPrompt, seed: int) -> str:
+    return "B" if likes_a(prompt, seed) == "A" else "A"
+
+
+JUDGES = {"likes_a": likes_a, "likes_b": likes_b}
+
+
 @pytest.fixture(scope="module")
 def blobs() -> FakeBlobs:
     """Return a store with runs whose final weights reply with one of a few words."""
@@ -99,7 +107,7 @@ def cook(blobs: FakeBlobs, weights: str, **settings: Any) -> RecordingObserver:
     recipe = Rlhf(judge=config, **{**defaults, **settings})
     training = FakeTraining(blobs)
     ports: Any = {"training": training, "datasets": DATA, "blobs": blobs}
-    kitchen.run(recipe, **ports, sampling=FakeSampling({"likes_a": likes_a}), observers=[seen])
+    kitchen.run(recipe, **ports, sampling=FakeSampling(JUDGES), observers=[seen])
     return seen
 
 
@@ -230,6 +238,20 @@ def test_a_model_of_another_service_judges_by_replies(blobs: FakeBlobs) -> None:
     assert judged
     for row in judged:
         assert row["reward"] == (1.0 if row["text"] == "A" else 0.0)
+
+
+@pytest.mark.parametrize(("first", "preferred"), [("likes_a", "A"), ("likes_b", "B")])
+def test_the_majority_of_an_ensemble_judges(
+    blobs: FakeBlobs, tmp_path: Path, first: str, preferred: str
+) -> None:
+    file = tmp_path / "three.yaml"
+    file.write_text(f"members: [openai:likes_b, openai:{first}, openai:{first}]\ndraws: 1\n")
+    judge = {"says": "letter", "epochs": 0, "draws": 1}
+    seen = cook(blobs, f"ensemble:{file}", judge=judge)
+    judged = [row for row in samples(seen) if "judge" in row]
+    assert judged
+    for row in judged:
+        assert row["reward"] == (1.0 if row["text"] == preferred else 0.0)
 
 
 @pytest.mark.parametrize(
