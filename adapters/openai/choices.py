@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from adapters.openai.connection import Connection, Request
+from adapters.openai.request_fields import RequestFields
 
 T = TypeVar("T")
 MAX_CHOICES = 128  # of one request to OpenAI
@@ -23,6 +24,7 @@ async def ask_for_choices(
     count: int,
     seed: int,
     check: Callable[[Any], Sequence[T]],
+    fields: RequestFields,
 ) -> Sequence[T]:
     """Return `count` choices in order; `check` reads those of an answer, which are at least one.
 
@@ -34,12 +36,18 @@ async def ask_for_choices(
         choices: list[T] = []
         while len(choices) < number:
             seed_here = derived_seed(seed, first + len(choices))
-            body = {**request.body, "n": number - len(choices), "seed": seed_here}
-            choices += await connection.post(replace(request, body=body), check)
+            drawn = drawn_request(request, fields, number - len(choices), seed_here)
+            choices += await connection.post(drawn, check)
         return choices[:number]
 
     parts = [ask(at, min(MAX_CHOICES, count - at)) for at in range(0, count, MAX_CHOICES)]
     return list(chain.from_iterable(await asyncio.gather(*parts)))
+
+
+def drawn_request(request: Request, fields: RequestFields, number: int, seed: int) -> Request:
+    """Return a request for a number of choices; the settings may send another seed, or none."""
+    body = fields.body({**request.body, "n": number, "seed": seed})
+    return replace(request, body=body, asked_seed=None if body.get("seed") == seed else seed)
 
 
 def derived_seed(seed: int, place: int) -> int:

@@ -55,6 +55,14 @@ class Request:
     call: PortCall | None = field(default_factory=current_call)
     is_kept: bool = True  # whether its answer may come from the cache, and is kept there
     weights: str | None = None  # digest of those that answer; None to ask the server for it
+    asked_seed: int | None = None  # the caller's, if the body has another one or none
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The fields that tell it from other requests, of which each has its own answer."""
+        if self.asked_seed is None:
+            return self.body
+        return {**self.body, "asked_seed": self.asked_seed}
 
 
 @dataclass
@@ -164,7 +172,7 @@ class Connection:
         """
         check = checked(check)
         weights = await self._weights_behind(request)
-        key = request_key(self.address, request.endpoint, request.body, weights)
+        key = request_key(self.address, request.endpoint, request.identity, weights)
         if request.is_kept and (cached := self._cache.read(key)) is not None:
             with suppress(MalformedAnswer):
                 return check(cached)

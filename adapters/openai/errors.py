@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from kitchen.secrets import mask
 
 _TRANSIENT = frozenset({408, 409, 425, 429})  # and all from 500 on
 _NO_CREDIT = ("insufficient_quota", "billing_hard_limit_reached")  # codes of OpenAI with 429
+_REFUSED_FIELD = (400, 422)
+_OPTIONAL = ("temperature", "top_p", "top_k", "seed", "stop")  # fields of requests
+_TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 _MAX_DETAIL = 500  # characters of a server's text in an error
 
 
@@ -82,6 +86,7 @@ def _of_status(error: Any, server: str, key_variable: str) -> Fault:
         text = f"the account at {server} has no credit left: {detail}"
     else:
         text = f"{server} answered with status {status}: {detail}"
+        text += _advice(error, detail) if status in _REFUSED_FIELD else ""
     is_limit = status == 429 and code not in _NO_CREDIT
     after = retry_after(error.response.headers)
     return Fault(
@@ -91,6 +96,21 @@ def _of_status(error: Any, server: str, key_variable: str) -> Fault:
         is_limit=is_limit or (status == 503 and after is not None),
         retry_after=after,
     )
+
+
+def _advice(error: Any, detail: str) -> str:
+    """Return what to do about a field of the request that a refusal names; "" if it names none."""
+    quoted = {str(error.param), *re.findall(r"['\"`](\w+)['\"`]", detail)}
+    named = quoted | (set(re.findall(r"\w+", detail)) - {"stop"})  # which is also a plain word
+    if not named.isdisjoint(_TOKEN_LIMITS):
+        return "; if the server does not know this field, sampling.limit_field names another"
+    for name in _OPTIONAL:
+        if name in named:
+            return (
+                f"; if the model does not take this {name}, "
+                f"--set 'sampling.fields={{{name}: null}}' leaves it out"
+            )
+    return ""
 
 
 def detail_of(error: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import structlog
 
 from adapters.openai.chat_answers import EMPTY, ChatAnswer, chat_answers, check_length
-from adapters.openai.choices import ask_for_choices, derived_seed
+from adapters.openai.choices import ask_for_choices, derived_seed, drawn_request
 from adapters.openai.connection import Connection, Request, Requester
 from adapters.openai.request_fields import RequestFields
 from adapters.openai.streaming import StreamedAnswers
@@ -128,8 +128,8 @@ class TextSampler:
                 "model": self._model,
                 "messages": [dict(message) for message in given.messages],
                 "tools": [dict(tool) for tool in given.tools] or None,
-                "temperature": float(settings["temperature"]),
-                "top_p": float(settings["top_p"]),
+                "temperature": _unless_neutral(settings["temperature"]),
+                "top_p": _unless_neutral(settings["top_p"]),
                 "top_k": int(settings["top_k"]) or None,
                 "stop": texts or None,
                 self._fields.limit: int(settings["max_tokens"]),
@@ -143,17 +143,17 @@ class TextSampler:
             check_length(answers, usage, request.body.get(field), field, self._tokenizer)
             return answers
 
-        answers = await ask_for_choices(self._connection, request, count, seed, check)
+        answers = await ask_for_choices(self._connection, request, count, seed, check, self._fields)
         pieces = [[self._tokenizer.encode(answer.text)] for answer in answers]
         return self._sampled(answers, pieces)
 
     async def _stream(
         self, request: Request, count: int, seed: int, on_token: Callable[[int, int], object]
     ) -> Sequence[Sampled]:
-        fields = {**request.body, "n": count, "seed": derived_seed(seed, 0), "stream": True}
-        limit = self._fields.limit, fields.get(self._fields.limit)
+        drawn = drawn_request(request, self._fields, count, derived_seed(seed, 0))
+        streamed = replace(drawn, body={**drawn.body, "stream": True})
+        limit = self._fields.limit, drawn.body.get(self._fields.limit)
         arriving = StreamedAnswers(count, self._tokenizer, on_token, limit)
-        streamed = replace(request, body=fields)
         return self._sampled(
             *await self._connection.stream(streamed, arriving.add, arriving.finish)
         )
@@ -167,6 +167,11 @@ class TextSampler:
             _as_sampled(answer, [*each, np.full(int(answer.is_complete), self._tokenizer.end_id)])
             for answer, each in zip(answers, pieces, strict=True)
         ]
+
+
+def _unless_neutral(value: float) -> float | None:
+    """Return a temperature or top_p, or None for 1: some models refuse even their default."""
+    return None if value == 1 else float(value)
 
 
 def _as_sampled(answer: ChatAnswer, pieces: Sequence[Tokens]) -> Sampled:

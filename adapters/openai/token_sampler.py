@@ -154,7 +154,8 @@ class TokenSampler:
         def check(answer: Any) -> Sequence[Sampled]:
             return [completion(choice, asked, name) for choice in choices_of(answer)]
 
-        return await ask_for_choices(self._connection, _keyed(request, server), count, seed, check)
+        keyed = _keyed(request, server)
+        return await ask_for_choices(self._connection, keyed, count, seed, check, self._fields)
 
     async def _logprobs(self, request: Request, tokens: Tokens) -> Floats:
         if len(tokens) == 1:
