@@ -117,7 +117,9 @@ class OpenAISampling:
         )
         server = sampler.server().result()
         limit = "" if server.context is None else f", up to {server.context:,} of them"
-        return f"{address} has {name}, and reads the tokens of {self._tokenizer_model}{limit}"
+        lacks = "; it cannot list the likeliest tokens of a text" if server.echoes_scores else ""
+        tokens = f"the tokens of {self._tokenizer_model}{limit}{lacks}"
+        return f"{address} has {name}, and reads {tokens}"
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Return the tokenizer of the server, or one of text; raises BackendError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,14 @@ from adapters.openai.connection import (
 )
 from adapters.openai.token_answers import choices_of, token_ids
 from kitchen.errors import BackendError
-from kitchen.ports.sampling import Tokenizer
+from kitchen.ports.sampling import Message, Tokenizer
 from kitchen.types import Tokens
 
 COMPLETIONS = "completions"
 # kinds by "owned_by" in the list of models
 KITCHEN, SGLANG = OWNER, "sglang"
 PROBE = "The quick brown fox jumps over 1,234 lazy dogs.\n\n\tdef f(x): return x**2  # naïve café"
+TURN: Sequence[Message] = ({"role": "user", "content": "Hi"},)
 # a server may take other values from the configuration of its model
 NEUTRAL: Mapping[str, Any] = {"min_p": 0, "repetition_penalty": 1}
 
@@ -56,9 +57,10 @@ async def open_server(
 ) -> TokenServer:
     """Return the facts about a server; raises BackendError if it encodes a text otherwise."""
     listed = await connection.models()
+    probe = probe_text(tokenizer)
     body = {
         "model": model,
-        "prompt": PROBE,
+        "prompt": probe,
         "n": 1,
         "max_tokens": 1,
         "temperature": 0.0,
@@ -72,21 +74,40 @@ async def open_server(
     # never from the cache: the server may have another model now
     request = Request(COMPLETIONS, body, requester, None, is_kept=False, weights="")
     read = await connection.post(request, check)
-    _check_ids(read, tokenizer, f"{model} on {server}", tokenizer_name)
+    _check_ids(read, tokenizer, probe, f"{model} on {server}", tokenizer_name)
     context = description_of(model, listed).get("max_model_len")
     kind = owner_of(model, listed)
     weights = await connection.weights_sha256(model, kind)
     return TokenServer(kind, context if isinstance(context, int) else None, weights)
 
 
-def _check_ids(read: Tokens, tokenizer: Tokenizer, place: str, name: str) -> None:
+def probe_text(tokenizer: Tokenizer) -> str:
+    """Return a text whose ids tell tokenizers apart, by their special tokens, too."""
+    turn = tokenizer.render_text(TURN, answer=True) if tokenizer.chat else ""
+    return PROBE + tokenizer.decode(np.array(tokenizer.stop_ids, np.int64), special=True) + turn
+
+
+def _check_ids(read: Tokens, tokenizer: Tokenizer, probe: str, place: str, name: str) -> None:
     """Raise BackendError unless ids are those of the probe, with or without a first token."""
-    expected = [tokenizer.encode(PROBE, special=special) for special in (True, False)]
+    expected = [tokenizer.encode(probe, special=special) for special in (True, False)]
     if any(np.array_equal(read, ids) for ids in expected):
         return
+    nearest = max(expected, key=lambda ids: _first_difference(read, ids))
+    at = _first_difference(read, nearest)
+    theirs, ours = (ids[at : at + 5].tolist() for ids in (read, nearest))
     raise BackendError(
         f"{place} has another tokenizer than sampling.tokenizer={name}: it encodes a probe text as "
-        f"{len(read)} tokens that begin with {read[:5].tolist()}, and {name} as "
-        f"{len(expected[0])} that begin with {expected[0][:5].tolist()}; name the model that the "
-        "server serves"
+        f"{len(read)} tokens, and {name} as {len(nearest)}; at {_shown(tokenizer, nearest, at)} "
+        f"they are {theirs} and {ours}; name the model that the server serves"
     )
+
+
+def _first_difference(one: Tokens, other: Tokens) -> int:
+    """Return the place of the first id that differs, or the shorter length."""
+    length = min(len(one), len(other))
+    differs = np.flatnonzero(one[:length] != other[:length])
+    return int(differs[0]) if differs.size else length
+
+
+def _shown(tokenizer: Tokenizer, ids: Tokens, at: int) -> str:
+    return repr(tokenizer.decode(ids[at : at + 5], special=True)) if at < len(ids) else "the end"

@@ -8,6 +8,7 @@ from typing import Any
 
 from adapters.fake.tokenizer import ByteTokenizer
 from adapters.openai.token_server import KITCHEN
+from kitchen.types import Tokens
 from tests.support.openai_server import Body, Send, read_body, respond
 
 Change = Callable[[Body, Body], object]  # changes a choice, given the request
@@ -16,13 +17,13 @@ Change = Callable[[Body, Body], object]  # changes a choice, given the request
 class TokenApp:
     """An ASGI application that reads bytes, answers "BC", and scores each token of a prompt -1.
 
-    `change` changes the choice of a request with token ids; `shift` is added to the ids that a text
-    is read as, as by another tokenizer.
+    `change` changes the choice of a request with token ids; `encode` gives the ids that a text is
+    read as.
     """
 
     def __init__(self, change: Change = lambda choice, body: None, owner: str = KITCHEN) -> None:
         self.change = change
-        self.shift = 0
+        self.encode: Callable[[str], Tokens] = ByteTokenizer().encode
         self.model: Body = {"id": "m", "object": "model", "owned_by": owner}
         self.sha256: str | None = "1" * 64  # of the weights
         self.bodies: list[Body] = []  # of requests with token ids
@@ -37,7 +38,7 @@ class TokenApp:
         body = json.loads(await read_body(receive))
         prompt, is_text = body["prompt"], isinstance(body["prompt"], str)
         if is_text:
-            prompt = (ByteTokenizer().encode(prompt) + self.shift).tolist()
+            prompt = self.encode(prompt).tolist()
         choice = _choice(prompt, body)
         if not is_text:
             self.bodies.append(body)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from adapters.fake.hub import FakeHub
-from adapters.fake.tokenizer import ByteTokenizer
+from adapters.fake.tokenizer import END, END_OF_TURN, ByteTokenizer
 from adapters.openai.client import OpenAISampling
 from adapters.openai.token_server import KITCHEN
 from kitchen.errors import BackendError
 from kitchen.ports import Tokenizer
+from kitchen.types import Tokens
 from tests.support.openai_server import KEY, Body, MountedServers
 from tests.support.token_app import Change, TokenApp
 
@@ -26,8 +28,31 @@ ConnectIds = Callable[..., OpenAISampling]
 class ByteOpenAI(OpenAISampling):
     """An adapter whose server reads bytes."""
 
+    read_by: type[Tokenizer] = ByteTokenizer
+
     def tokenizer(self, model: str) -> Tokenizer:
-        return ByteTokenizer()
+        return self.read_by()
+
+
+class NamedTokenizer(ByteTokenizer):
+    """Reads the names of special tokens as those tokens, as tokenizers of real models do."""
+
+    names: ClassVar = {"<|end|>": END, "<|end_of_turn|>": END_OF_TURN}
+
+    def encode(self, text: str, *, special: bool = False) -> Tokens:
+        parts = re.split("(<[|]end[|]>|<[|]end_of_turn[|]>)", text)
+        return np.concatenate([self._ids(part) for part in parts])
+
+    def _ids(self, part: str) -> Tokens:
+        if part in self.names:
+            return np.array([self.names[part]])
+        return super().encode(part)
+
+
+class OtherNamesTokenizer(NamedTokenizer):
+    """Has its end tokens the other way round."""
+
+    names: ClassVar = {"<|end|>": END_OF_TURN, "<|end_of_turn|>": END}
 
 
 @pytest.fixture
@@ -126,12 +151,32 @@ def test_impossible_tokens_may_be_among_the_likeliest(connect_ids: ConnectIds, v
 def test_the_tokenizer_is_compared_with_the_server_of_now(connect_ids: ConnectIds) -> None:
     app = TokenApp()
     connect_ids(app).sampler("openai:m").logprobs(PROMPT).result(30)
-    app.shift = 1  # another model behind the same name
+    app.encode = lambda text: ByteTokenizer().encode(text) + 1  # another model behind the name
     later = connect_ids(app)
     with pytest.raises(BackendError, match="another tokenizer"):
         later.online("openai:m")
     with pytest.raises(BackendError, match="another tokenizer"):
         later.sampler("openai:m").logprobs(PROMPT).result(30)
+
+
+@pytest.mark.parametrize("other", [ByteTokenizer, OtherNamesTokenizer])
+def test_special_tokens_are_compared_as_well(
+    connect_ids: ConnectIds, other: type[ByteTokenizer]
+) -> None:
+    app = TokenApp()
+    app.encode = NamedTokenizer().encode
+    adapter = connect_ids(app)
+    assert isinstance(adapter, ByteOpenAI)
+    adapter.read_by = NamedTokenizer
+    assert "has m" in adapter.online("openai:m")
+    adapter.read_by = other
+    with pytest.raises(BackendError, match=r"another tokenizer.*<\|end"):
+        adapter.online("openai:m")
+
+
+def test_what_a_server_lacks_is_reported_online(connect_ids: ConnectIds) -> None:
+    assert "likeliest" in connect_ids(TokenApp(owner="sglang")).online("openai:m")
+    assert "likeliest" not in connect_ids(TokenApp(owner="vllm")).online("openai:m")
 
 
 def test_other_weights_are_asked_again(connect_ids: ConnectIds) -> None:
