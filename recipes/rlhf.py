@@ -31,7 +31,7 @@ class Rlhf(RewardedRecipe):
         rank = judges.RankAnswers(self.model, self.ranking, self.playing, self.seed, self.rendering)
         batches = self.until_stopped(tasks.TaskBatches(self.batch_size, self.steps, self.seed))
         measured = self.playing, rewarded, self.rendering
-        size = self.save_every, self.problems * self.group
+        size = self.save_every, self.problems * self.group, self.playing.max_tokens
         return sequence(
             evaluate.IdentifyWeights(self.model, "start"),
             *own_model,

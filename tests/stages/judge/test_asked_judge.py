@@ -13,9 +13,12 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.text_sampling import FakeSampling
+from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
+from kitchen import Kitchen
 from kitchen.artifacts.weights import find_weights
 from kitchen.backend.text_tokens import TextPrompt
+from kitchen.engine.preview import preview
 from kitchen.errors import ConfigError, KitchenError, RunFailed
 from kitchen.types import Samples
 from recipes.rlhf import Rlhf
@@ -61,7 +64,12 @@ def likes_b(prompt: TextPrompt, seed: int) -> str:
     return "B" if likes_a(prompt, seed) == "A" else "A"
 
 
-JUDGES = {"likes_a": likes_a, "likes_b": likes_b}
+JUDGES = {
+    "likes_a": likes_a,
+    "likes_b": likes_b,
+    "also_likes_a": likes_a,
+    "also_likes_b": likes_b,
+}
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +225,30 @@ def test_local_weights_judge_by_log_probabilities(
     assert "judge/replies" not in seen.metric_names()
 
 
+def test_the_plan_shows_what_the_judge_reads(blobs: FakeBlobs) -> None:
+    recipe = Rlhf(
+        model="run:both",
+        dataset="prompts",
+        judge=JudgeConfig(**{**DRAWN, "model": "run:a"}),
+        batch_size=2,
+        group=4,
+        steps=2,
+        playing={"max_tokens": 8},
+    )
+    ports = Kitchen(training=FakeTraining(blobs), datasets=DATA, blobs=blobs).ports()
+    tables = {
+        table.title: dict[str, str](table.rows)
+        for table in preview(recipe.workflow(), ports)
+        if table.columns[0] == "quantity"
+    }
+    prompt = asked_prompt((Message("user", PROMPTS[0]["prompt"]),), "", "")
+    size = len(ByteTokenizer().render([{"role": "user", "content": prompt}], answer=True))
+    calls = 2 * 2 * 4 * 2 * 3  # steps, batch_size, group, orders, draws
+    assert tables["The judge"]["calls in training"] == f"at most {calls}"
+    read = f"at most about {calls * (size + 2 * 8):,}"
+    assert tables["The judge"]["tokens that the judge reads"] == read
+
+
 def test_answers_without_a_preference_are_not_trained_on(blobs: FakeBlobs) -> None:
     with pytest.raises(
         RunFailed, match=r"no preference for .* playing.max_failed.*neither A nor B"
@@ -240,12 +272,13 @@ def test_a_model_of_another_service_judges_by_replies(blobs: FakeBlobs) -> None:
         assert row["reward"] == (1.0 if row["text"] == "A" else 0.0)
 
 
-@pytest.mark.parametrize(("first", "preferred"), [("likes_a", "A"), ("likes_b", "B")])
+@pytest.mark.parametrize("preferred", ["A", "B"])
 def test_the_majority_of_an_ensemble_judges(
-    blobs: FakeBlobs, tmp_path: Path, first: str, preferred: str
+    blobs: FakeBlobs, tmp_path: Path, preferred: str
 ) -> None:
     file = tmp_path / "three.yaml"
-    file.write_text(f"members: [openai:likes_b, openai:{first}, openai:{first}]\ndraws: 1\n")
+    last = f"openai:also_likes_{preferred.lower()}"
+    file.write_text(f"members: [openai:likes_a, openai:likes_b, {last}]\n")
     judge = {"says": "letter", "epochs": 0, "draws": 1}
     seen = cook(blobs, f"ensemble:{file}", judge=judge)
     judged = [row for row in samples(seen) if "judge" in row]
