@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from kitchen.artifacts.weights import find_weights, parse_weights_name
 from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.backend.work import gather_counted
-from kitchen.errors import BackendError, ConfigError
+from kitchen.errors import BackendError, ConfigError, KitchenError
 from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Facts, Floats, Sampled, Tokens
@@ -170,11 +170,16 @@ async def score_sequences(sampler: Sampler, sequences: Sequence[Tokens]) -> list
     return await gather_counted([sampler.logprobs(tokens) for tokens in sequences], "sequences")
 
 
-def check_logprobs(values: Array, of: str) -> None:
-    """Raise BackendError for a log-probability that is not finite, or above 0 beyond rounding."""
+def check_logprobs(
+    values: Array, of: str, error: Callable[[str], KitchenError] = BackendError
+) -> None:
+    """Raise an error for a log-probability that is not finite, or above 0 beyond rounding.
+
+    `error` is its class: Diverged for the weights that are trained.
+    """
     wrong = ~np.isfinite(values) | (values > ROUNDING)
     if wrong.any():
-        raise BackendError(
+        raise error(
             f"{of} returned the log-probability {values[wrong][0]:g} for a token, where a number "
             "of at most 0 is needed: its weights have diverged, or its server computes "
             "log-probabilities wrongly"

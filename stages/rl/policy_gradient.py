@@ -18,7 +18,7 @@ from kitchen.config.user_functions import (
     import_function,
     is_function_name,
 )
-from kitchen.errors import ConfigError, RunFailed, did_you_mean
+from kitchen.errors import ConfigError, Diverged, RunFailed, did_you_mean
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, OptimStepResult
 from stages.evaluate.reference import PROMPT_LOGPROBS, Reference, check_logprobs, score_sequences
@@ -101,11 +101,12 @@ def reference_kl(
 ) -> tuple[RolloutLogprobs, Metrics]:
     """Return the log-probabilities, and the mean KL of the policy to them as metric `kl_<name>`.
 
-    Raises BackendError for log-probabilities of sampled tokens that are not finite, or above 0.
+    Raises an error for log-probabilities of sampled tokens that are not finite, or above 0:
+    Diverged for the policy's, BackendError for the others.
     """
     log_ratios = list[Array]()
     for episode, reference in zip(rollouts.episodes(), logprobs, strict=True):
-        check_logprobs(episode.logprobs[episode.action_mask], "the policy")
+        check_logprobs(episode.logprobs[episode.action_mask], "the policy", Diverged)
         check_logprobs(reference[episode.action_mask], f"the {name}")
         log_ratios.append((episode.logprobs - reference)[episode.action_mask])
     metrics = Metrics()

@@ -18,7 +18,7 @@ from adapters.fake.tokenizer import CONTEXT
 from adapters.fake.training import FakeTraining
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import scored_positions
-from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
+from kitchen.errors import BackendError, ConfigError, DataError, Diverged, RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
 from kitchen.types import LossOutput, OptimStepResult, Sampled
@@ -193,6 +193,14 @@ def test_a_kl_of_wrong_log_probabilities_is_refused(value: float) -> None:
     right[4] = value
     with pytest.raises(BackendError, match=f"the teacher returned the log-probability {value:g} "):
         reference_kl(rollouts, [right], "teacher")
+
+
+def test_a_policy_that_diverged_is_not_resumed() -> None:
+    diverged = rollout(0.0, answer=3)
+    [episode] = diverged.episodes
+    episode.logprobs[-1] = np.nan
+    with pytest.raises(Diverged, match="the policy returned the log-probability nan"):
+        reference_kl(Rollouts(((diverged,),)), [np.full(6, -1.0, np.float32)], "reference")
 
 
 def test_metrics_count_every_sampled_token() -> None:
