@@ -19,6 +19,7 @@ from kitchen.errors import (
     BackendError,
     ConfigError,
     CorruptCheckpoint,
+    DataError,
     describe_error,
     exits_as_failures,
 )
@@ -63,6 +64,7 @@ class NoAnswer:
     reason: str
     late: bool = False  # whether it took too long
     sent: bool = True  # whether the member was asked at all
+    refused: bool = False  # whether this prompt alone cannot be answered
 
     @property
     def read_prompt(self) -> bool:
@@ -143,11 +145,14 @@ class Member:
     async def _probe(
         self, prompt: Tokens, options: Mapping[str, Any]
     ) -> Sequence[Sampled] | NoAnswer:
-        """Send one request alone; after GIVE_UP that failed in a row, no more are sent."""
+        """Send one request alone; after GIVE_UP that failed in a row, no more are sent.
+
+        A refusal of its prompt alone is no failure of the member.
+        """
         if self._probes:
             await asyncio.sleep(min(PAUSE * 2 ** (self._probes - 1), self.limits.seconds))
         answers = await self._request(prompt, self.limits.seconds, options)
-        if self._has_failed and isinstance(answers, NoAnswer):
+        if isinstance(answers, NoAnswer) and not answers.refused:
             self._probes += 1
             if self._probes == GIVE_UP:
                 reason = answers.reason
@@ -182,8 +187,12 @@ class Member:
             text = f"{self.weights.name}: {error}"
             self._error = ApiError(text, status=status or 0)
             raise self._error from error
-        if status not in REFUSED_ALONE:
-            self._has_failed = True
+        if status in REFUSED_ALONE:
+            self._has_failed, self._probes = False, 0  # the server is up
+            return NoAnswer(describe_error(error), refused=True)
+        if isinstance(error, DataError):  # possibly without a request
+            return NoAnswer(describe_error(error), refused=True)
+        self._has_failed = True
         return NoAnswer(describe_error(error))
 
     def _give_up(self, reason: str) -> None:

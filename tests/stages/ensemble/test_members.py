@@ -8,14 +8,16 @@ from concurrent.futures import Future as WorkFuture
 from typing import Any
 
 import numpy as np
+import pytest
 
 from adapters.fake.sampling import FakeSampler
 from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.artifacts.weights import Weights
-from kitchen.errors import BackendError
+from kitchen.errors import ApiError, BackendError, DataError
 from kitchen.ports.future import Future, Pending
 from kitchen.types import Sampled, Tokens
+from stages.ensemble import members
 from stages.ensemble.members import GIVE_UP, Member, NoAnswer, RequestLimits
 
 ANSWER = [Sampled(np.arange(2), np.zeros(2, np.float32), "stop")]
@@ -36,8 +38,11 @@ class Server(FakeTraining):
             request.set_result(ANSWER)
 
     def reset(self) -> None:
+        self.refuse(BackendError("connection reset"))
+
+    def refuse(self, error: Exception) -> None:
         for request in self._taken():
-            request.set_exception(BackendError("connection reset"))
+            request.set_exception(error)
 
     def _taken(self) -> list[WorkFuture[Any]]:
         taken, self.under_way = self.under_way, []
@@ -103,5 +108,51 @@ def test_member_is_given_up_after_probes_that_fail() -> None:
         failed = [result for result in results if isinstance(result, NoAnswer)]
         assert [result.late for result in failed] == [True] * (16 + GIVE_UP) + [False] * 3
         assert [result.sent for result in failed] == [True] * (16 + GIVE_UP) + [False] * 3
+
+    asyncio.run(scenario())
+
+
+TOO_LONG = [
+    DataError("m reads 10 tokens, and the prompt with the next token has 11"),
+    ApiError("the prompt is too long", status=400),
+    ApiError("the prompt is too long", status=413),
+]
+
+
+@pytest.mark.parametrize("error", TOO_LONG)
+def test_prompts_that_are_too_long_do_not_cost_a_member(error: Exception) -> None:
+    async def scenario() -> None:
+        server = Server()
+        tasks = await asked(server, 1 + 16 + 2, seconds=60)
+        for requests in (16, 2):  # the rest goes out together, so the first were no failures
+            assert len(server.under_way) == requests
+            server.refuse(error)
+            await settle()
+        results = await asyncio.gather(*tasks)
+        assert sum(isinstance(result, NoAnswer) for result in results) == 18
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("error", TOO_LONG)
+def test_probe_with_a_prompt_that_is_too_long_has_not_failed(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "PAUSE", 0)
+
+    async def scenario() -> None:
+        server = Server()
+        tasks = await asked(server, 1 + 16 + GIVE_UP + 3, seconds=60)
+        server.reset()
+        await settle()
+        server.reset()  # the first probe
+        await settle()
+        while any(not task.done() for task in tasks):
+            server.refuse(error)
+            await settle()
+        results = await asyncio.gather(*tasks)
+        failed = [result for result in results if isinstance(result, NoAnswer)]
+        assert len(failed) == len(tasks) - 1
+        assert all(result.sent for result in failed)
 
     asyncio.run(scenario())
