@@ -13,7 +13,11 @@ from kitchen.backend.text_tokens import TextTokenizer
 from kitchen.errors import BackendError
 from kitchen.safe_text import read_json
 
-COMPLETE = ("stop", "tool_calls", "function_call", "end_turn")
+# reasons for the end of an answer, in lower case
+COMPLETE = (
+    *("stop", "tool_calls", "function_call", "end_turn"),
+    *("eos", "eos_token", "stop_sequence"),  # of Together and Text Generation Inference
+)
 FAILED = ("error", "abort")
 OUT_OF_TOKENS = ("length", "max_tokens")
 REFUSED = "refused or cut by a filter"
@@ -44,21 +48,18 @@ def check_length(
 ) -> None:
     """Raise BackendError if the server has ignored the field that limits tokens.
 
-    The texts are measured as well, with a wide margin, as some servers do not report usage.
+    Where a server reports no usage, the texts are measured, with a wide margin.
     """
     if not isinstance(limit, int):
         return
     written = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
-    if not isinstance(written, int | float) or not math.isfinite(written):
-        written = 0
-    longest = max(len(tokenizer.encode(answer.text)) for answer in answers)
-    if written > limit * len(answers):
-        found = f"{written:.0f}"
-    elif longest > estimate_limit(limit):
-        found = f"about {longest}"
-    else:
+    if isinstance(written, int | float) and math.isfinite(written) and written > 0:
+        if written > limit * len(answers):
+            raise BackendError(ignored_limit(field, limit, f"{written:.0f}"))
         return
-    raise BackendError(ignored_limit(field, limit, found))
+    longest = max(len(tokenizer.encode(answer.text)) for answer in answers)
+    if longest > estimate_limit(limit):
+        raise BackendError(ignored_limit(field, limit, f"about {longest}"))
 
 
 def estimate_limit(limit: int) -> int:
@@ -78,16 +79,17 @@ def ended_answer(text: str, reason: Any, *, is_refused: bool) -> ChatAnswer:
     """Return an answer that ended for a reason; raises MalformedAnswer for a failure or none."""
     if not reason:
         raise MalformedAnswer("an answer has no finish_reason, so it may be cut off")
-    if reason in FAILED:
+    kind = reason.lower() if isinstance(reason, str) else reason
+    if kind in FAILED:
         raise MalformedAnswer(f"an answer ended with finish_reason {short(reason)}")
     flaw = ""
-    if is_refused or reason == "content_filter":
+    if is_refused or kind == "content_filter":
         flaw = REFUSED
     elif not text.strip():
         flaw = EMPTY
-    elif reason not in COMPLETE and reason not in OUT_OF_TOKENS:
+    elif kind not in COMPLETE and kind not in OUT_OF_TOKENS:
         flaw = f"ended with finish_reason {short(reason)}"
-    return ChatAnswer(text, reason in COMPLETE and not flaw, flaw)
+    return ChatAnswer(text, kind in COMPLETE and not flaw, flaw)
 
 
 def _answer(choice: Any) -> ChatAnswer:

@@ -174,7 +174,8 @@ def _model_of(name: str) -> str:
 def _check_limits(limits: Limits) -> None:
     """Raise ConfigError for a number that cannot be used."""
     numbers = {f"sampling.{name}": value for name, value in asdict(limits).items()}
-    check_numbers(numbers, above_0=("sampling.concurrency", "sampling.timeout"))
+    above_0 = ("sampling.concurrency", "sampling.timeout", "sampling.backoff")
+    check_numbers(numbers, above_0=above_0)
 
 
 def _check_key_variable(name: str) -> None:

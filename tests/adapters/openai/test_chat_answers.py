@@ -74,7 +74,8 @@ def stream(adapter: OpenAISampling, shown: list[int], max_tokens: int = 16) -> S
     ("reason", "expected"),
     [
         *((reason, "stop") for reason in ("stop", "tool_calls", "function_call", "end_turn")),
-        *((reason, "length") for reason in ("length", "max_tokens", "eos", ["length"])),
+        *((reason, "stop") for reason in ("eos", "eos_token", "stop_sequence", "STOP")),
+        *((reason, "length") for reason in ("length", "MAX_TOKENS", "repetition", ["length"])),
     ],
 )
 def test_only_known_reasons_end_a_whole_answer(
@@ -87,7 +88,7 @@ def test_only_known_reasons_end_a_whole_answer(
     assert streamed.tokens[: len(shown)].tolist() == shown
 
 
-@pytest.mark.parametrize("reason", [None, "error", "abort"])
+@pytest.mark.parametrize("reason", [None, "error", "ABORT"])
 def test_a_failed_answer_is_asked_for_again(connect: Connect, reason: Any) -> None:
     server = OddServer(answer("so", reason), [chunk("so"), chunk(None, reason)])
     with pytest.raises(BackendError, match="finish_reason"):
@@ -106,7 +107,8 @@ def test_a_failed_answer_is_asked_for_again(connect: Connect, reason: Any) -> No
         (answer(None, reasoning_content="hm"), "empty"),
         (answer([{"type": "text", "text": None}]), "empty"),
         (answer(None, refusal="no"), "refused or cut by a filter"),
-        (answer("so", "eos"), 'ended with finish_reason "eos"'),
+        (answer("so", "repetition"), 'ended with finish_reason "repetition"'),
+        (answer("so", "Content_Filter"), "refused or cut by a filter"),
     ],
 )
 def test_an_answer_with_a_flaw_is_reported(
@@ -184,7 +186,7 @@ def test_streamed_tool_calls_are_part_of_the_text(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize(
-    "usage", [None, {"completion_tokens": "10000"}, {"completion_tokens": 1e4}]
+    "usage", [None, *({"completion_tokens": each} for each in ("10000", 0, 1e4))]
 )
 def test_an_ignored_limit_is_found_without_usage(connect: Connect, usage: Any) -> None:
     long = "word " * 1000
@@ -193,6 +195,13 @@ def test_an_ignored_limit_is_found_without_usage(connect: Connect, usage: Any) -
     with pytest.raises(BackendError, match="limit_field"):
         stream(connect(OddServer(chunks=[chunk(long), chunk(None, "stop")])), [])
     assert one(connect(OddServer(answer(long))), max_tokens=400)[1] == "stop"
+
+
+def test_a_dense_text_within_its_limit_is_whole(connect: Connect) -> None:
+    dense = answer("=" * 8000)
+    assert one(connect(OddServer({**dense, "usage": {"completion_tokens": 30}})))[1] == "stop"
+    with pytest.raises(BackendError, match="limit_field"):
+        one(connect(OddServer(dense)))
 
 
 def test_the_timeout_of_a_stream_is_that_of_a_piece(connect: Connect) -> None:

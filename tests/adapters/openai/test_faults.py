@@ -142,6 +142,11 @@ def test_a_pause_without_length_is_doubled() -> None:
     assert pauses == [0.5, 1.0, 2.0, 3.0, 4.0]
 
 
+def test_no_backoff_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"sampling\.backoff is 0, .*above 0"):
+        OpenAISampling(FakeHub(), backoff=0)
+
+
 def test_a_slow_answer_is_asked_for_again(connect: Connect) -> None:
     server = OpenAIServer("held")
     adapter = connect(server, timeout=0.3)
