@@ -195,12 +195,15 @@ class RunRecord(Observer):
             earlier = self._earlier_facts.get(key, value)
             may_differ = self._other_machine and key.startswith(_MACHINE)
             if earlier != value and not may_differ:
-                difference = (
-                    f"run {self._run!r} began with {key} = {earlier!r}, and now it is {value!r}"
-                )
                 if key.startswith(_MACHINE):
-                    raise OtherMachine(f"{difference}; {_consent(key)}")
-                raise ResumeError(f"{difference}; start a new run")
+                    raise OtherMachine(
+                        f"run {self._run!r} last had {key} = {earlier!r}, and now it is {value!r}; "
+                        f"{_consent(key)}"
+                    )
+                raise ResumeError(
+                    f"run {self._run!r} began with {key} = {earlier!r}, and now it is {value!r}; "
+                    "start a new run"
+                )
             self._json["facts"][key] = value
 
     def _check_journals(self) -> None:

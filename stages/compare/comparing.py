@@ -134,13 +134,27 @@ def _seed_notes(groups: Groups) -> list[str]:
 
 def _server_notes(runs: Sequence[RecordedEvaluation]) -> list[str]:
     """Return a note for each model that runs asked at different addresses."""
+    asked: dict[str, dict[str, str]] = {}
+    for run in runs:
+        for model, address in _servers(run.facts):
+            asked.setdefault(model, {})[run.run] = address
     notes = []
-    for fact in dict.fromkeys(chain.from_iterable(run.facts for run in runs)):
-        addresses = {run.run: run.facts[fact] for run in runs if fact in run.facts}
-        if fact.endswith(".server") and len(set(addresses.values())) > 1:
-            asked = "; ".join(f"{run} at {address}" for run, address in addresses.items())
-            notes.append(f"the runs asked different servers ({fact}): {asked}")
+    for model, addresses in asked.items():
+        if len(set(addresses.values())) > 1:
+            at = "; ".join(f"{run} at {address}" for run, address in addresses.items())
+            notes.append(f"the runs asked different servers for {model}: {at}")
     return notes
+
+
+def _servers(facts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each model that a run asked on a server, and the server's address.
+
+    Another run may have asked it in another role, such as that of a member of an ensemble.
+    """
+    for fact, address in facts.items():
+        if fact.endswith(".server"):
+            role = fact.removeprefix("machine.").removesuffix("server").removesuffix(".")
+            yield facts.get(role or "model", fact), address
 
 
 def _recorded(run: RecordedEvaluation) -> str:

@@ -86,9 +86,12 @@ def test_another_server_needs_consent_on_resume(connect: Connect) -> None:
     elsewhere = ports(connect, OpenAIServer(write=judged), blobs)
     with pytest.raises(OtherMachine, match=rf"machine.rubric.server = '{address}'.*same model"):
         kitchen.resume("killed", **elsewhere).result()
-    resumed = kitchen.resume("killed", **elsewhere, other_machine=True).result()
-    now = read_run(blobs, resumed.run)["facts"]["machine.rubric.server"]
+    with pytest.raises(RunFailed, match="Killed"):
+        kitchen.resume("killed", **elsewhere, other_machine=True, observers=[KillAt(14)]).result()
+    now = read_run(blobs, "killed")["facts"]["machine.rubric.server"]
     assert now == elsewhere["sampling"].server_of(MODEL) != address
+    with pytest.raises(OtherMachine, match=rf"last had machine.rubric.server = '{now}'"):
+        kitchen.resume("killed", **options).result()
 
 
 def test_recorded_addresses_have_no_credentials() -> None:

@@ -93,16 +93,30 @@ def test_runs_that_differ_in_their_seed_have_a_note(other: dict[str, int], count
     )
 
 
-def test_runs_that_asked_other_servers_have_a_note() -> None:
+@pytest.mark.parametrize(
+    ("roles", "other"),
+    [
+        ({"weights": "openai:m"}, {"weights": "openai:m"}),
+        ({"weights": "openai:m"}, {"member.1": "openai:n", "member.2": "openai:m"}),
+        (
+            {"member.1": "openai:m", "member.2": "fake/bigram"},
+            {"member.1": "fake/bigram", "member.2": "openai:m"},
+        ),
+    ],
+)
+def test_runs_that_asked_other_servers_have_a_note(
+    roles: dict[str, str], other: dict[str, str]
+) -> None:
     blobs = FakeBlobs()
-    for run, address in (("a", "http://one/v1"), ("b", "http://two/v1"), ("c", "http://one/v1")):
-        facts = {"data.test.sha256": "a" * 64, "machine.weights.server": address}
+    asked = (("a", roles, "http://one/v1"), ("b", other, "http://two/v1"))
+    for run, names, address in (*asked, ("c", other, "http://one/v1")):
+        served = [role for role, name in names.items() if name.startswith("openai:")]
+        servers = {f"machine.{role}.server": address for role in served}
+        facts = {"data.test.sha256": "a" * 64, **names, **servers}
         write_evaluated_run(blobs, run, scored_rows(answers(0.0, 1)), facts=facts)
     report, *_ = CompareRuns(("a", "b")).run(blobs)
-    assert report.notes == (
-        "the runs asked different servers (machine.weights.server): a at http://one/v1; b at "
-        "http://two/v1",
-    )
+    note = "the runs asked different servers for openai:m: a at http://one/v1; b at http://two/v1"
+    assert report.notes == (note,)
     report, *_ = CompareRuns(("a", "c")).run(blobs)
     assert report.notes == ()
 
