@@ -11,6 +11,7 @@ from kitchen.secrets import secrets
 T = TypeVar("T")
 Check = Callable[[Any], T]  # returns the content of an answer; raises MalformedAnswer
 MAX_REASON = 200  # characters
+SHORTEST_KEY = 16  # characters: a shorter one may be an ordinary word, such as "ollama"
 # what reading a value of another type, or a number without end, raises
 _ODD = (
     TypeError,
@@ -36,7 +37,12 @@ def checked(check: Check[T]) -> Check[T]:
 
 
 def without_key(answer: Any, text: str, variable: str, key: str) -> Any:
-    """Return an answer without the API key, which a server may repeat; `text` is its JSON."""
+    """Return an answer without the API key, which a server may repeat; `text` is its JSON.
+
+    A short key stays, as it may be a word of the answer.
+    """
+    if len(key) < SHORTEST_KEY:
+        return answer
     hidden = secrets({variable: key})
     if "\\" not in text and not any(form in text for form in hidden):
         return answer

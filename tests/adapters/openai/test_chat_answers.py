@@ -88,6 +88,14 @@ def test_only_known_reasons_end_a_whole_answer(
     assert streamed.tokens[: len(shown)].tolist() == shown
 
 
+@pytest.mark.parametrize(("key", "shown"), [("ollama", "ollama"), ("k" * 16, "***")])
+def test_only_a_long_key_is_masked_in_answers(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, key: str, shown: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    assert one(connect(OddServer(answer(f"install {key}"))))[0] == f"install {shown}"
+
+
 @pytest.mark.parametrize("reason", [None, "error", "ABORT"])
 def test_a_failed_answer_is_asked_for_again(connect: Connect, reason: Any) -> None:
     server = OddServer(answer("so", reason), [chunk("so"), chunk(None, reason)])
