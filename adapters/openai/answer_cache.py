@@ -14,6 +14,7 @@ import structlog
 from kitchen.backend.atomic_folder import write_atomically
 
 log = structlog.get_logger("kitchen.openai")
+_WEIGHTS = "weights"  # folder of digests, and in their keys the endpoint
 _FORMAT = 2  # of requests and entries; another number leaves older entries unread
 
 
@@ -72,6 +73,20 @@ class AnswerCache:
                     reason=str(error),
                 )
             self._warned = True
+
+    def last_weights(self, address: str, model: str) -> str | None:
+        """Return the last known digest of the weights of a server; None without one."""
+        last = self._weights.read(request_key(address, _WEIGHTS, {"model": model}))
+        return last if isinstance(last, str) else None
+
+    def note_weights(self, address: str, model: str, sha256: str) -> None:
+        """Keep the digest of a server's weights, "" where it tells none."""
+        if self.last_weights(address, model) != sha256:
+            self._weights.write(request_key(address, _WEIGHTS, {"model": model}), sha256)
+
+    @property
+    def _weights(self) -> AnswerCache:
+        return AnswerCache(None if self._folder is None else self._folder / _WEIGHTS)
 
     def _path(self, folder: Path, key: str) -> Path:
         return folder / key[:2] / f"{key}.json"

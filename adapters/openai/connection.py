@@ -33,6 +33,7 @@ HOSTED = "https://api.openai.com/v1"
 NO_KEY = "none"  # sent to servers without a key, as the SDK needs one
 EXIT_GRACE = 30.0  # seconds that the process waits at exit for answers that may be paid for
 NOT_FOUND, TOO_MANY, FAILING = 404, 429, 500  # status codes
+NO_ACCESS = (401, 403)
 OWNER = "crucible-kitchen"  # of the models of `kitchen serve`
 _KNOWN_TO_SDK = ("model", "messages", "prompt", "stream")
 
@@ -96,6 +97,7 @@ class Connection:
         self._client: Any = None
         self._room = asyncio.Semaphore(limits.concurrency)
         self._under_way: dict[str, _UnderWay] = {}
+        self._has_warned = False
 
     @property
     def address(self) -> str:
@@ -171,7 +173,16 @@ class Connection:
         `check` reads it, and raises MalformedAnswer if it lacks something.
         """
         check = checked(check)
-        weights = await self._weights_behind(request)
+        failed = _has_failed(request.requester.weights)
+        if failed and (last := self._last_kept(request, check)) is not None:
+            return last
+        try:
+            weights = await self._weights_behind(request)
+        except BackendError as error:
+            last = self._last_kept(request, check) if _is_out_of_reach(error) else None
+            if last is None:
+                raise
+            return last
         key = request_key(self.address, request.endpoint, request.identity, weights)
         if request.is_kept and (cached := self._cache.read(key)) is not None:
             with suppress(MalformedAnswer):
@@ -180,13 +191,14 @@ class Connection:
         if state is None:
             state = self._under_way[key] = _UnderWay([])
             state.task = asyncio.create_task(self._ask(key, request, check, state))
-            state.task.add_done_callback(lambda task: self._end(key, task))
+            state.task.add_done_callback(lambda task: self._end(key, state, task))
         assert state.task is not None
         state.waiting.append(request.requester)
         try:
             return check(await asyncio.shield(state.task))
         except asyncio.CancelledError:
             if len(state.waiting) == 1:
+                self._forget(key, state)  # an equal request is sent anew
                 state.task.cancel()
             raise
         finally:
@@ -235,8 +247,12 @@ class Connection:
             return fault.error
         return BackendError(f"{self.name} broke off in the middle of an answer; try again")
 
-    def _end(self, key: str, task: asyncio.Task[Any]) -> None:
-        del self._under_way[key]
+    def _forget(self, key: str, state: _UnderWay) -> None:
+        if self._under_way.get(key) is state:
+            del self._under_way[key]
+
+    def _end(self, key: str, state: _UnderWay, task: asyncio.Task[Any]) -> None:
+        self._forget(key, state)
         if not task.cancelled():
             task.exception()  # whoever waited for it has it, or has been cancelled
 
@@ -341,10 +357,37 @@ class Connection:
         try:
             listed = await self.models()
         except ApiError as error:
-            if error.status == TOO_MANY or error.status >= FAILING:
+            if _is_out_of_reach(error):
                 raise
-            return ""  # the server has no list of models
-        return await self.weights_sha256(model, owner_of(model, listed)) or ""
+            weights = ""  # the server has no list of models
+            if error.status in NO_ACCESS:
+                return weights
+        else:
+            weights = await self.weights_sha256(model, owner_of(model, listed)) or ""
+        self._cache.note_weights(self.address, model, weights)
+        return weights
+
+    def _last_kept(self, request: Request, check: Check[T]) -> T | None:
+        """Return a kept answer of the weights that the server had last, or None."""
+        weights = self._cache.last_weights(self.address, str(request.body["model"]))
+        if weights is None:
+            return None
+        key = request_key(self.address, request.endpoint, request.identity, weights)
+        with suppress(MalformedAnswer):
+            if (cached := self._cache.read(key)) is not None:
+                answer = check(cached)
+                self._warn_of_last_weights()
+                return answer
+        return None
+
+    def _warn_of_last_weights(self) -> None:
+        if not self._has_warned:
+            log.warning(
+                "the server does not tell which weights it has, so kept answers of those that it "
+                "had last are used",
+                server=self.name,
+            )
+        self._has_warned = True
 
     async def _unknown_model(self, model: str, error: ApiError) -> ApiError:
         """Return the error for a model that the server does not have, with those that it has."""
@@ -412,6 +455,19 @@ def description_of(model: str, listed: Mapping[str, Mapping[str, Any]]) -> Mappi
 def owner_of(model: str, listed: Mapping[str, Mapping[str, Any]]) -> str:
     """Return "owned_by" of a model, which tells the kind of its server, such as "vllm"."""
     return str(description_of(model, listed).get("owned_by", ""))
+
+
+def _is_out_of_reach(error: BaseException | None) -> bool:
+    """Return whether a server that raised an error may answer later."""
+    if isinstance(error, ApiError):
+        return error.status == TOO_MANY or error.status >= FAILING
+    return isinstance(error, BackendError)
+
+
+def _has_failed(task: asyncio.Task[str] | None) -> bool:
+    """Return whether a task has asked a server that is out of reach."""
+    is_over = task is not None and task.done() and not task.cancelled()
+    return task is not None and is_over and _is_out_of_reach(task.exception())
 
 
 def _models_by_name(content: bytes) -> Mapping[str, Mapping[str, Any]]:

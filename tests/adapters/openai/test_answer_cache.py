@@ -6,20 +6,35 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.openai.answer_cache import AnswerCache, request_key
 from adapters.openai.token_server import KITCHEN
+from kitchen.errors import BackendError
 from tests.adapters.openai.conftest import Connect
 from tests.adapters.openai.test_faults import ask, texts
-from tests.support.openai_server import KEY, OpenAIServer
+from tests.support.openai_server import KEY, OpenAIServer, Send
 
 MODEL = "openai:clever-large"
 
 
+class StoppedServer(OpenAIServer):
+    """A server that breaks every connection once it is stopped."""
+
+    is_stopped = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        if self.is_stopped:
+            await self._reset({}, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def entries(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "cache" / "openai").rglob("*.json"))
+    return sorted((tmp_path / "cache" / "openai").glob("??/*.json"))
 
 
 def test_equal_requests_are_sent_once(connect: Connect, tmp_path: Path) -> None:
@@ -58,6 +73,25 @@ def test_text_of_other_weights_is_asked_for_again(connect: Connect) -> None:
             sampler = adapter.sampler(MODEL)
             ask(sampler, adapter).result(30)
     assert len(server.bodies) == 2, "the third answer was kept"
+
+
+@pytest.mark.parametrize("owner", ["tests", KITCHEN])
+@pytest.mark.parametrize("status", [429, 500, None])
+def test_kept_answers_need_no_server(connect: Connect, owner: str, status: int | None) -> None:
+    server = StoppedServer()
+    server.owner, server.sha256 = owner, "1" * 64
+    adapter = connect(server, retries=0, patience=0)
+    first = texts(adapter, ask(adapter.sampler(MODEL), adapter).result(30))
+    server.is_stopped = status is None
+    server.listing = (status or 200, {})
+    sampler = adapter.sampler(MODEL)
+    with capture_logs() as logs:
+        answers = [texts(adapter, ask(sampler, adapter).result(30)) for _ in range(2)]
+    assert answers == [first, first]
+    assert [row["log_level"] for row in logs if "kept answers" in row["event"]] == ["warning"]
+    with pytest.raises(BackendError):
+        ask(sampler, adapter, seed=9).result(30)
+    assert len(server.bodies) == 1
 
 
 def truncate(text: str) -> str:

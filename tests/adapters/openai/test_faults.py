@@ -221,6 +221,18 @@ def test_cancelling_an_equal_request_leaves_the_other(connect: Connect) -> None:
     assert [len(future.result(30)) for future in (blocking, kept)] == [1, 1]
 
 
+def test_a_request_equal_to_a_cancelled_one_is_sent(connect: Connect) -> None:
+    server = OpenAIServer("held")
+    adapter = connect(server)
+    sampler = adapter.sampler("openai:clever-large")
+    cancelled = ask(sampler, adapter)
+    server.held.wait(30)
+    cancelled.cancel()
+    equal = [ask(sampler, adapter) for _ in range(3)]
+    assert len({texts(adapter, future.result(30))[0] for future in equal}) == 1
+    assert len(server.bodies) == 2
+
+
 def test_exit_waits_for_no_request_that_is_held_back(
     mounted: tuple[MountedServers, str], tmp_path: Path
 ) -> None:
