@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -57,6 +58,8 @@ class Request:
     is_kept: bool = True  # whether its answer may come from the cache, and is kept there
     weights: str | None = None  # digest of those that answer; None to ask the server for it
     asked_seed: int | None = None  # the caller's, if the body has another one or none
+    # set when the cache does not have an answer, also by another request for the same call
+    sent: threading.Event = field(default_factory=threading.Event, compare=False)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -149,8 +152,13 @@ class Connection:
             )
         return key or NO_KEY
 
-    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> RequestFuture[T]:
-        """Start a coroutine on the thread of this connection; never blocks."""
+    def submit(
+        self, work: Callable[[], Coroutine[Any, Any, T]], sent: threading.Event | None = None
+    ) -> RequestFuture[T]:
+        """Start a coroutine on the thread of this connection; never blocks.
+
+        `sent` is that of its request.
+        """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # a caller that is cancelled leaves it running
         loop = self._running_loop()
@@ -165,7 +173,8 @@ class Connection:
                 task.cancel()
 
         loop.call_soon_threadsafe(start)
-        return RequestFuture(future, lambda: loop.call_soon_threadsafe(stop))
+        on_cancel = partial(loop.call_soon_threadsafe, stop)
+        return RequestFuture(future, on_cancel, sent or threading.Event())
 
     async def post(self, request: Request, check: Check[T]) -> T:
         """Return the content of an answer: a cached one, or else the server's.
@@ -187,6 +196,7 @@ class Connection:
         if request.is_kept and (cached := self._cache.read(key)) is not None:
             with suppress(MalformedAnswer):
                 return check(cached)
+        request.sent.set()
         state = self._under_way.get(key)
         if state is None:
             state = self._under_way[key] = _UnderWay([])
@@ -224,6 +234,7 @@ class Connection:
                 raise
             raise MalformedAnswer("it has no chunks")
 
+        request.sent.set()
         async with self._room:
             started = self._retries.result(start, request.call)
             async with aclosing(await self._translated(request, started)) as chunks:

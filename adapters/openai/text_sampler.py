@@ -70,7 +70,7 @@ class TextSampler:
             request, count, seed = self._request(prompt, settings)
         except KitchenError as error:
             return Failed(error)
-        return self._connection.submit(lambda: self._sample(request, count, seed))
+        return self._connection.submit(lambda: self._sample(request, count, seed), request.sent)
 
     def stream(
         self,
@@ -83,7 +83,9 @@ class TextSampler:
             request, count, seed = self._request(prompt, settings)
         except KitchenError as error:
             return Failed(error)
-        return self._connection.submit(lambda: self._stream(request, count, seed, on_token))
+        return self._connection.submit(
+            lambda: self._stream(request, count, seed, on_token), request.sent
+        )
 
     def close(self) -> None:
         """Drop what was not sent yet, and report answers that count as incomplete."""

@@ -59,7 +59,9 @@ class TokenSampler:
         if (problem := self._prompt_error(tokens)) is not None:
             return Failed(problem)
         request = self._request(tokens)
-        return self._connection.submit(lambda: self._logprobs(request, np.asarray(tokens)))
+        return self._connection.submit(
+            lambda: self._logprobs(request, np.asarray(tokens)), request.sent
+        )
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
         if (problem := self._prompt_error(tokens)) is not None:
@@ -67,7 +69,9 @@ class TokenSampler:
         if not isinstance(k, Integral) or k < 1:
             return Failed(ConfigError(f"k is {k!r}, and must be a whole number of at least 1"))
         request = self._request(tokens)
-        return self._connection.submit(lambda: self._top_logprobs(request, np.asarray(tokens), k))
+        return self._connection.submit(
+            lambda: self._top_logprobs(request, np.asarray(tokens), k), request.sent
+        )
 
     def sample(
         self,
@@ -104,7 +108,9 @@ class TokenSampler:
             logprobs=0 if is_scored else None,
         )
         asked = Asked(np.asarray(prompt), int(max_tokens), self._vocabulary, is_scored)
-        return self._connection.submit(lambda: self._sample(request, asked, count, seed))
+        return self._connection.submit(
+            lambda: self._sample(request, asked, count, seed), request.sent
+        )
 
     def server(self) -> Future[TokenServer]:
         """Return the facts about the server, whose tokenizer is verified."""

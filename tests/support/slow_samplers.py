@@ -18,6 +18,12 @@ from tests.support.event_clock import EventClock
 FAILS = 1000.0  # added to a latency: the answer is then an error
 
 
+class KeptAnswer(Cancellable[Any]):
+    """An answer that takes a while to read, and for which no server is asked."""
+
+    was_sent = False
+
+
 @dataclass
 class SlowSampler:
     """Answers each request after the next latency; the answer depends on the seed alone."""
@@ -30,6 +36,7 @@ class SlowSampler:
     cancelled: int = 0
     closed: int = 0
     refusals: int = 0  # requests from now on that cannot be sent
+    keeps: bool = False  # whether it asks no server, as its answers were kept
 
     def sample(self, prompt: Tokens, *, seed: int = 0, **_: Any) -> Future[Sequence[Sampled]]:
         if self.refusals:
@@ -61,4 +68,6 @@ class SlowSampler:
             self.cancelled += 1
             stop()
 
+        if self.keeps:
+            return KeptAnswer(future, cancel)
         return Cancellable(future, cancel) if self.cancellable else Pending(future)

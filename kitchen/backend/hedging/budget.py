@@ -20,18 +20,25 @@ class Budget:
         self._pending = 0
         self._most_pending = 0
 
-    def begin(self) -> None:
-        """Note a request."""
+    def begin(self) -> float:
+        """Note a request; return the tokens that it earned."""
         self._pending += 1
         self._most_pending = max(self._most_pending, self._pending)
         capacity = max(BURST, self.extra * self._most_pending)
-        self._tokens = min(self._tokens + self.extra, capacity)
+        earned = max(min(self.extra, capacity - self._tokens), 0.0)
+        self._tokens += earned
+        return earned
 
     def end(self) -> None:
         """Note the answer of a request."""
         self._pending -= 1
         if not self._pending:
             self._most_pending = 0
+
+    def forget(self, earned: float) -> None:
+        """Note that a request was not sent, and take back the tokens that it earned."""
+        self._tokens -= earned
+        self.end()
 
     def pay(self) -> bool:
         """Take a token; return whether there was one."""

@@ -96,15 +96,18 @@ class Hedging:
         """Send a request, and later an extra one if it is late; return the future of both."""
         with self._lock:
             self.counts.requests += 1
-            self._budget.begin()
+            earned = self._budget.begin()
             state = self._buckets.setdefault(bucket, _Bucket())
             lateness = self._lateness(state) if extra else None
         timers = list[Callable[[], object]]()
 
         def on_end(extra_won: bool) -> None:
             with self._lock:
-                self.counts.won += extra_won
-                self._budget.end()
+                if race.was_sent:
+                    self.counts.won += extra_won
+                    self._budget.end()
+                else:
+                    self._forget(race, earned)
             for cancel in timers:
                 cancel()
 
@@ -143,6 +146,14 @@ class Hedging:
             bucket.lateness = self._rule.lateness(survival, self._budget.extra)
         is_chosen = self._random.random() < bucket.lateness.probability
         return bucket.lateness if is_chosen else None
+
+    def _forget(self, race: Race[T], earned: float) -> None:
+        """Take back what was counted for a request that no server was asked."""
+        self.counts.requests -= 1
+        self._budget.forget(earned)
+        if race.has_extra:
+            self.counts.extra -= 1
+            self._budget.refund()
 
     def _on_late(self, race: Race[T], extra: SendExtra[T]) -> None:
         with self._lock:

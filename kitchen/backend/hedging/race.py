@@ -45,6 +45,11 @@ class _Attempt(Generic[T]):
     error: BaseException | None = None
     is_over: bool = False  # answered, failed or cancelled
 
+    @property
+    def was_sent(self) -> bool:
+        """False if no server was asked; a future without `was_sent` stands for a request."""
+        return self.future is not None and getattr(self.future, "was_sent", True)
+
 
 class Race(Generic[T]):
     """Sends a request, and an extra one once `extend` is called; the first answer wins.
@@ -52,6 +57,9 @@ class Race(Generic[T]):
     An error of the only request is the error of the race. With two, an error waits for the other
     request, and if both fail, the error is that of the first. The loser is cancelled if its future
     has `cancel`; otherwise its latency counts when it arrives.
+
+    A future may have `was_sent`, which is False if its answer was kept from earlier: what it took
+    is no latency of a server.
     """
 
     def __init__(
@@ -72,6 +80,15 @@ class Race(Generic[T]):
     @property
     def is_over(self) -> bool:
         return self._is_over
+
+    @property
+    def was_sent(self) -> bool:
+        """True if a server was asked, by any of the requests."""
+        return any(attempt.was_sent for attempt in self._attempts)
+
+    @property
+    def has_extra(self) -> bool:
+        return any(attempt.is_extra and attempt.future is not None for attempt in self._attempts)
 
     def start(self, send: Send[T]) -> None:
         """Send the first request."""
@@ -128,7 +145,7 @@ class Race(Generic[T]):
             if attempt.is_over:  # cancelled
                 return
             attempt.is_over, attempt.error = True, error
-            if error is None:
+            if error is None and attempt.was_sent:
                 self._latencies.add(self._clock.now() - attempt.sent_at, answered=True)
             is_waiting = error is not None and not all(each.is_over for each in self._attempts)
             if self._is_over or is_waiting:
@@ -149,11 +166,14 @@ class Race(Generic[T]):
             return
         with self._lock:
             attempt.is_over = True
-            self._latencies.add(self._clock.now() - attempt.sent_at, answered=False)
+            if attempt.was_sent:
+                self._latencies.add(self._clock.now() - attempt.sent_at, answered=False)
         cancel()
 
     def _win(self, attempt: _Attempt[T], value: T) -> None:
-        if attempt.is_extra and self._call is not None:
+        if self._call is not None and not self.was_sent:
+            self._call.hedge = ""
+        elif self._call is not None and attempt.is_extra:
             self._call.hedge = "won"
         for other in self._attempts:
             if other.error is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 from adapters.openai.client import OpenAISampling
-from kitchen.backend.hedging.hedged import Hedged
+from kitchen.backend.hedging.hedged import HedgeCounts, Hedged
 from kitchen.errors import ConfigError
 from kitchen.ports.sampling import Sampler
 from tests.adapters.openai.conftest import Connect
@@ -35,12 +37,31 @@ def test_late_request_is_sent_again_and_has_one_answer(connect: Connect) -> None
     assert ask(adapter, sampler, seed=1) == "answer 1"  # the connection is open now
     assert ask(adapter, sampler) == "answer 2"
     server.gate.set()
+    assert isinstance(sampler, Hedged)
+    assert sampler.hedging.counts.requests == 2
     assert ask(adapter, sampler) == "answer 2"  # from the cache
+    assert sampler.hedging.counts.requests == 2
     _, first, second = server.bodies
     assert first == second
-    assert isinstance(sampler, Hedged)
     assert (sampler.hedging.counts.extra, sampler.hedging.counts.won) == (1, 1)
     sampler.close()
+
+
+def test_answers_from_the_cache_teach_no_delay(connect: Connect) -> None:
+    """A resumed run reads its earlier answers in milliseconds; its server takes longer."""
+    server = OpenAIServer("", "held")
+    adapter = connect(server, hedge="percentile:0.5", hedge_extra=1.0)
+    sampler = adapter.sampler(MODEL)
+    assert len({ask(adapter, sampler, seed=1) for _ in range(9)}) == 1
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(ask, adapter, sampler, seed=2)
+        assert server.held.wait(10)
+        time.sleep(0.3)  # in which no extra request goes out, as one latency is too few
+        server.gate.set()
+        answer.result(10)
+    assert len(server.bodies) == 2
+    assert isinstance(sampler, Hedged)
+    assert sampler.hedging.counts == HedgeCounts(requests=2)
 
 
 def test_server_that_holds_back_gets_no_extra_request(connect: Connect) -> None:

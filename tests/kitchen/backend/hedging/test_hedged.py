@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kitchen.backend.hedging.clock import RealClock
-from kitchen.backend.hedging.hedged import Hedged, Hedging
+from kitchen.backend.hedging.hedged import HedgeCounts, Hedged, Hedging
 from kitchen.backend.hedging.race import Cancellable
 from kitchen.backend.port_call import PortCall, working_for
 from kitchen.errors import BackendError, ConfigError, RunFailed
@@ -91,6 +91,31 @@ def test_extra_requests_stay_within_the_budget() -> None:
         pair.sample(seed=number)
         assert pair.hedging.counts.extra <= 0.05 * number + 1e-9
     assert pair.hedging.counts.extra == 20
+
+
+def test_answers_that_were_kept_do_not_count() -> None:
+    """They are no requests, earn no extra ones, and teach no delay."""
+    pair = Pair(itertools.repeat(4.0), itertools.repeat(9.0), extra=0.5)
+    pair.sample()
+    pair.primary.keeps = pair.backup.keeps = True
+    with working_for(call := PortCall("Sampler", "sample", {})):
+        for _ in range(20):
+            pair.sample()
+    assert pair.hedging.counts == HedgeCounts(requests=1)
+    assert call.hedge == ""
+    pair.primary.keeps = pair.backup.keeps = False
+    for extra in (1, 1, 2):  # one for each two requests
+        pair.sample()
+        assert pair.hedging.counts.extra == extra
+    learning = Pair([0.5] * 40 + [4.0] * 19 + [9.0], [1.0], "percentile:0.95")
+    learning.primary.keeps = True
+    for _ in range(40):
+        learning.sample()
+    learning.primary.keeps = False
+    for _ in range(19):
+        assert learning.sample()[0] == 4.0
+    assert learning.sample()[0] == 9.0  # 19 latencies are too few for the percentile
+    assert learning.hedging.counts == HedgeCounts(requests=20)
 
 
 @pytest.mark.parametrize(("together", "extra"), [(40, 3), (400, 20)])
