@@ -87,7 +87,7 @@ def require_gguf(training: TrainingClient) -> GgufExporter:
     """Return an adapter as one that writes GGUF; raises BackendError if it does not."""
     if "export gguf" not in training.capabilities:
         raise BackendError(
-            f"the training adapter {type(training).__name__} writes no GGUF files; `kitchen export "
-            "RUN DIR` writes an adapter, and --training peft exports its folder with --gguf"
+            f"the training adapter {training.__class__.__name__} writes no GGUF files; `kitchen "
+            "export RUN DIR` writes an adapter, and --training peft exports its folder with --gguf"
         )
     return cast(GgufExporter, training)

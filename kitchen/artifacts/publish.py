@@ -81,7 +81,7 @@ def require_export(training: TrainingClient) -> CheckpointStore:
     """Return the store that exports weights; raises BackendError if the adapter exports none."""
     if "export" not in training.capabilities:
         raise BackendError(
-            f"the training adapter {type(training).__name__} cannot export weights; "
+            f"the training adapter {training.__class__.__name__} cannot export weights; "
             "`kitchen list` shows the other adapters"
         )
     return require_checkpoints(training)

@@ -137,7 +137,7 @@ def _setting_lines(setting: SettingDescription, key: str, depth: int) -> Iterato
 
 def _comment(text: str, depth: int) -> Iterator[str]:
     indent = "  " * depth
-    for line in wrap(printable(text), _WIDTH - len(indent) - 2):
+    for line in wrap(printable(text), _WIDTH - len(indent) - 2, break_on_hyphens=False):
         yield f"{indent}# {line}"
 
 
