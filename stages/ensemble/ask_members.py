@@ -10,7 +10,7 @@ from stages.data.bad_rows import BadRowsName
 from stages.data.dataset import HeldOut
 from stages.ensemble.config import EnsembleConfig
 from stages.ensemble.evaluating import EnsembleEvaluation, question_counts, vote_records
-from stages.ensemble.members import check_logprobs
+from stages.ensemble.members import check_gives_logprobs
 from stages.ensemble.voted import VotedAnswers
 from stages.ensemble.voting import check_function
 from stages.ensemble.weighing import MemberWeights
@@ -58,7 +58,7 @@ class AskMembers(Stage):
         for name in ensemble.members:
             weights = find_weights(name, client, blobs)
             if ensemble.vote == "confidence":
-                check_logprobs(weights, models)
+                check_gives_logprobs(weights, models)
         check_function(ensemble.rule, ensemble.labels, ensemble.draws)
 
 

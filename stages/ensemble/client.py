@@ -25,7 +25,7 @@ from stages.chat.prompts import render_prompt
 from stages.ensemble.asking import Ensemble, Problem, Reply
 from stages.ensemble.file import PREFIX, read_ensemble
 from stages.ensemble.grouping import AnswerGroups
-from stages.ensemble.members import Member, RequestLimits, check_logprobs, find_members
+from stages.ensemble.members import Member, RequestLimits, check_gives_logprobs, find_members
 
 log = structlog.get_logger("stages.ensemble")
 
@@ -44,7 +44,7 @@ class EnsembleSampling:
         for member in file.members:
             weights = find_weights(member, self._client, self._blobs)
             if file.vote == "confidence":
-                check_logprobs(weights, require_catalog(self._client))
+                check_gives_logprobs(weights, require_catalog(self._client))
 
     def tokenizer(self, name: str) -> Tokenizer:
         return TextTokenizer()

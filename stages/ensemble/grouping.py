@@ -43,7 +43,7 @@ class AnswerGroups:
         return [self._grouped(texts) for texts in problems]
 
     def _read(self, texts: Iterable[str]) -> None:
-        """Find out which texts can be read; math-verify may take long, in a process of its own."""
+        """Find out which texts can be read; math-verify may take long, in a separate process."""
         new = [text for text in dict.fromkeys(texts) if text not in self._readable]
         found = [self.grading.extracted(text) is not None for text in new]
         self._readable |= dict(zip(new, found, strict=True))

@@ -37,9 +37,6 @@ from kitchen.types import Sampled, Tokens
 # seconds for the first request to a member, since a local model is loaded for it
 LOADING_SECONDS = 600.0
 GIVE_UP = 5  # probes that fail one after another, after which a member is not asked any more
-# seconds before the second probe in a row, doubled before each further one; at most the time limit
-# of a request
-PAUSE = 1.0
 # HTTP statuses of a request with a wrong key or without credit, or for a model that is not there
 WRONG_SETTINGS = frozenset({401, 402, 403, 404})
 # and of one that the server cannot answer, such as a prompt that is too long
@@ -55,6 +52,8 @@ class RequestLimits:
     seconds: float  # for each request
     concurrency: int  # requests to a member at the same time
     needs_logprobs: bool = False
+    # seconds before the second probe in a row, doubled before each further one; at most `seconds`
+    pause: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,9 @@ class Member:
         A refusal of its prompt alone is no failure of the member.
         """
         if self._probes:
-            await asyncio.sleep(min(PAUSE * 2 ** (self._probes - 1), self.limits.seconds))
+            await asyncio.sleep(
+                min(self.limits.pause * 2 ** (self._probes - 1), self.limits.seconds)
+            )
         answers = await self._request(prompt, self.limits.seconds, options)
         if isinstance(answers, NoAnswer) and not answers.refused:
             self._probes += 1
@@ -207,7 +208,7 @@ class Member:
             raise _no_logprobs(self.weights, self.tokenizer)
 
 
-def check_logprobs(weights: Weights, models: ModelCatalog) -> None:
+def check_gives_logprobs(weights: Weights, models: ModelCatalog) -> None:
     """Raise ConfigError for a model on a server that is used for text alone."""
     if not is_sampled_elsewhere(weights.source):
         return

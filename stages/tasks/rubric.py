@@ -127,7 +127,7 @@ class RubricConfig:
     # weights of the judge, named like `model`, whose initial weights it has by default
     model: ModelName | None = None
     # criterion as text; several as criteria.NAME=TEXT; or a file: .txt or .md with one, .yaml with
-    # NAME: TEXT, or NAME with `text` and `weight`. Each is scored by a call of its own. null:
+    # NAME: TEXT, or NAME with `text` and `weight`. Each is scored by a separate call. null:
     # whether the answer does what the request asks for, and is correct
     criteria: Annotated[Mapping[str, Criterion] | None, BeforeValidator(_read_setting)] = None
     scale: tuple[float, float] = (0.0, 10.0)  # worst and best score; the reward is 0 and 1 there

@@ -204,7 +204,7 @@ def serving_openai(server: OpenAIServer) -> Iterator[str]:
 
 
 class MountedServers:
-    """Many servers behind one port, each below a path of its own, as a start takes long."""
+    """Many servers behind one port, each below its own path, as a start takes long."""
 
     def __init__(self) -> None:
         self._servers: list[App] = []

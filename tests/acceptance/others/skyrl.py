@@ -1,4 +1,4 @@
-"""SkyRL as a separate process, in a virtual environment of its own."""
+"""SkyRL as a separate process, in its own virtual environment."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from kitchen.artifacts.weights import Weights
 from kitchen.errors import ApiError, BackendError, DataError
 from kitchen.ports.future import Future, Pending
 from kitchen.types import Sampled, Tokens
-from stages.ensemble import members
 from stages.ensemble.members import GIVE_UP, Member, NoAnswer, RequestLimits
 
 ANSWER = [Sampled(np.arange(2), np.zeros(2, np.float32), "stop")]
@@ -69,9 +68,11 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def asked(server: Server, requests: int, seconds: float) -> list[asyncio.Task[Any]]:
+async def asked(
+    server: Server, requests: int, seconds: float, pause: float = 1.0
+) -> list[asyncio.Task[Any]]:
     """Return the tasks of as many requests, the first of which was answered."""
-    limits = RequestLimits(seconds, concurrency=16)
+    limits = RequestLimits(seconds, concurrency=16, pause=pause)
     member = Member(Weights("a", "a", "a"), ByteTokenizer(), limits)
     member.open(server, None)
     tasks = [asyncio.create_task(member.ask(np.arange(3))) for _ in range(requests)]
@@ -135,14 +136,10 @@ def test_prompts_that_are_too_long_do_not_cost_a_member(error: Exception) -> Non
 
 
 @pytest.mark.parametrize("error", TOO_LONG)
-def test_probe_with_a_prompt_that_is_too_long_has_not_failed(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(members, "PAUSE", 0)
-
+def test_probe_with_a_prompt_that_is_too_long_has_not_failed(error: Exception) -> None:
     async def scenario() -> None:
         server = Server()
-        tasks = await asked(server, 1 + 16 + GIVE_UP + 3, seconds=60)
+        tasks = await asked(server, 1 + 16 + GIVE_UP + 3, seconds=60, pause=0)
         server.reset()
         await settle()
         server.reset()  # the first probe
