@@ -106,12 +106,18 @@ class Adam:
 DEFAULT_ALPHA = 32.0  # of LoRA at every rank, on Tinker and on the local engine
 
 
+# plain LoRA; rank-stabilised: scaled by alpha / √rank (Kalajdzievski, 2023, arXiv:2312.03732); with
+# trained magnitudes of the weights (Liu et al., 2024, arXiv:2402.09353)
+LoraKind = Literal["lora", "rslora", "dora"]
+
+
 @dataclass(frozen=True)
 class Lora:
     """Shape and scope of LoRA weights (Hu et al., 2021, arXiv:2106.09685)."""
 
     rank: int = 32
     alpha: float | None = None  # None for DEFAULT_ALPHA
+    kind: LoraKind = "lora"
     dropout: float = 0.0
     seed: int = 0  # of the initial weights and of dropout
     train_attn: bool = True
@@ -121,6 +127,14 @@ class Lora:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < SEEDS:
             raise ConfigError(f"the seed is {self.seed}, and must be at least 0 and below 2^64")
+
+
+@dataclass(frozen=True)
+class FullWeights:
+    """All weights of the model are trained, without LoRA."""
+
+
+Trainable = Lora | FullWeights  # the weights that a session trains
 
 
 @dataclass(frozen=True)

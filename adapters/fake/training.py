@@ -28,6 +28,7 @@ from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import LOSSES, Options, named_loss_grads
 from kitchen.backend.refused_passes import RefusedPasses
+from kitchen.backend.trainable import require_plain_lora
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
@@ -43,6 +44,7 @@ from kitchen.types import (
     Loss,
     LossOutput,
     OptimStepResult,
+    Trainable,
 )
 
 T = TypeVar("T")
@@ -71,9 +73,9 @@ class FakeTraining:
     def __init__(self, blobs: BlobStore | None = None) -> None:
         self._blobs = blobs if blobs is not None else FakeBlobs()
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
         """Open a session; raises BackendError for an invalid model name."""
-        return FakeSession(_check_name(model), lora, self._blobs)
+        return FakeSession(_check_name(model), trainable, self._blobs)
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Return a sampler of a model or checkpoint.
@@ -104,7 +106,7 @@ class FakeTraining:
         _check_name(model)
         return None
 
-    def notes(self, model: str, lora: Lora) -> Sequence[str]:
+    def notes(self, model: str, trainable: Trainable) -> Sequence[str]:
         """Return nothing: the fake trains all of its weights."""
         _check_name(model)
         return ()
@@ -132,7 +134,8 @@ class FakeTraining:
 class FakeSession:
     """One adapter in training; every call has finished when it returns."""
 
-    def __init__(self, model: str, lora: Lora, blobs: BlobStore) -> None:
+    def __init__(self, model: str, trainable: Trainable, blobs: BlobStore) -> None:
+        lora = require_plain_lora(trainable, "the fake")
         self._name, self._blobs, self._lock = model, blobs, RLock()
         exported = _exported_weights(model)
         self._sha256 = _digest(model, exported)

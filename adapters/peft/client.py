@@ -13,12 +13,13 @@ from adapters.folders import hidden_size, model_folder, model_sha256
 from adapters.peft.model.config_checks import check_config
 from adapters.peft.settings import Settings
 from kitchen.backend.losses import LOSSES
+from kitchen.backend.trainable import require_plain_lora
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.ports.training import TrainingSession
-from kitchen.types import Checkpoint, Lora
+from kitchen.types import Checkpoint, Lora, Trainable
 
 if TYPE_CHECKING:
     from adapters.peft.device import Machine
@@ -99,22 +100,24 @@ class PeftTraining:
         adapter = read_adapter(self._hub, model)
         return None if adapter is None else adapter.lora
 
-    def notes(self, model: str, lora: Lora) -> Sequence[str]:
+    def notes(self, model: str, trainable: Trainable) -> Sequence[str]:
         """Return which parts of a model the LoRA settings would not train."""
         _check_packages()
         from adapters.peft.model.base_model import untrained_parts
 
+        lora = require_plain_lora(trainable, "the local engine")
         return untrained_parts(model_folder(self._hub, model), lora)
 
     def sha256(self, model: str) -> str:
         """Return the digest of a model, or of an adapter's folder together with its base."""
         return model_sha256(self._hub, model)
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
         """Open a session without waiting for the model; an adapter's training continues.
 
         Errors of the model are raised by the session's futures and tokenizer.
         """
+        lora = require_plain_lora(trainable, "the local engine")
         _check_lora(lora)
         machine = self._shared_machine()
         from adapters.peft.session import PeftSession

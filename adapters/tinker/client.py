@@ -25,12 +25,13 @@ from kitchen.backend.hedging.hedged import HedgeCounts, Hedging
 from kitchen.backend.losses import LOSSES
 from kitchen.backend.needs import needed_capabilities
 from kitchen.backend.probe_report import Finding, ProbeReport
+from kitchen.backend.trainable import require_plain_lora
 from kitchen.errors import BackendError, ConfigError, check_name, did_you_mean
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.ports.training import TrainingSession
-from kitchen.types import Checkpoint, Lora
+from kitchen.types import Checkpoint, Lora, Trainable
 
 log = structlog.get_logger("kitchen.tinker")
 
@@ -219,7 +220,7 @@ class TinkerTraining:
         """Return None: a server opens no adapter of this machine."""
         self.find(model)
 
-    def notes(self, model: str, lora: Lora) -> Sequence[str]:
+    def notes(self, model: str, trainable: Trainable) -> Sequence[str]:
         """Return nothing: a server does not report which layers it trains."""
         self.find(model)
         return ()
@@ -228,11 +229,15 @@ class TinkerTraining:
         """Return None: a server reports no digest, and a tinker:// path never changes."""
         self.find(model)
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Open a session without waiting; errors surface on its futures."""
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
+        """Open a session without waiting; errors surface on its futures.
+
+        Raises ConfigError for weights other than plain LoRA, which servers do not train.
+        """
         from adapters.tinker.needed_features import NeededFeatures
         from adapters.tinker.session import TinkerSession
 
+        lora = require_plain_lora(trainable, "a Tinker server")
         needed = NeededFeatures(self._service, needed_capabilities(), _losses(self.capabilities))
         return TinkerSession(
             self._service,

@@ -14,11 +14,21 @@ from kitchen.errors import BackendError
 from kitchen.ports.checkpointable import Checkpointable
 from kitchen.ports.future import Future
 from kitchen.ports.sampling import Sampler, SamplingClient, Tokenizer
-from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, OptimStepResult
+from kitchen.types import (
+    Adam,
+    Checkpoint,
+    Datum,
+    Facts,
+    Lora,
+    Loss,
+    LossOutput,
+    OptimStepResult,
+    Trainable,
+)
 
 
 class TrainingSession(Checkpointable, Protocol):
-    """One set of LoRA weights in training.
+    """One set of weights in training.
 
     Calls take effect in the order they are made, from any thread. `save` saves weights and
     optimiser state; saving while a gradient waits for its step is an error. After a failed update,
@@ -27,14 +37,12 @@ class TrainingSession(Checkpointable, Protocol):
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer of the model."""
-        ...
 
     def facts(self) -> Facts:
         """Return the facts that the session's numbers depend on.
 
         Among them "model.sha256", "model.dtype", "machine.device", "machine.threads" and versions.
         """
-        ...
 
     def forward(
         self,
@@ -43,7 +51,6 @@ class TrainingSession(Checkpointable, Protocol):
         options: Mapping[str, float] | None = None,
     ) -> Future[LossOutput]:
         """Compute the loss alone: gradients stay as they are, and every position is scored."""
-        ...
 
     def forward_backward(
         self,
@@ -55,35 +62,31 @@ class TrainingSession(Checkpointable, Protocol):
 
         The future raises, before any gradient is touched, a DataError that names datum and field.
         """
-        ...
 
     def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
         """Step along the accumulated gradient and clear it."""
-        ...
 
     def load_weights(self, checkpoint: Checkpoint) -> Future[None]:
         """Load the weights of a checkpoint of either kind, with a fresh optimiser."""
-        ...
 
     def save_weights(self, name: str, *, overwrite: bool = False) -> Future[Checkpoint]:
         """Save the weights without the optimiser, in PEFT's format where the backend can."""
-        ...
 
     def snapshot(self) -> Future[Sampler]:
         """Return a sampler of the current weights, which does not change as training continues."""
-        ...
 
     def close(self) -> None:
         """Free the memory of the session; it cannot be used afterwards."""
-        ...
 
 
 class TrainingClient(SamplingClient, Protocol):
     """A training backend: Tinker's service, a local GPU, a fake."""
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Open a session with fresh LoRA weights on a model, or with those of an adapter."""
-        ...
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
+        """Open a session with fresh LoRA weights on a model, or with those of an adapter.
+
+        FullWeights needs the capability "full_weights", kinds of LoRA "rslora" and "dora".
+        """
 
 
 class ModelCatalog(Protocol):
@@ -94,30 +97,24 @@ class ModelCatalog(Protocol):
 
     def find(self, model: str) -> None:
         """Raise BackendError if no session can be opened on `model`; cheap, without a network."""
-        ...
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Return the tokenizer of a model."""
-        ...
 
     def hidden_size(self, model: str) -> int | None:
         """Return the hidden size of a model, or None where it is not known."""
-        ...
 
     def lora(self, model: str) -> Lora | None:
         """Return the rank and alpha of the LoRA weights in an adapter's folder; None for a model.
 
         A session on that name continues their training, and must have this rank and alpha.
         """
-        ...
 
-    def notes(self, model: str, lora: Lora) -> Sequence[str]:
-        """Return what a user should know before LoRA weights of a model are trained."""
-        ...
+    def notes(self, model: str, trainable: Trainable) -> Sequence[str]:
+        """Return what a user should know before weights of a model are trained."""
 
     def sha256(self, model: str) -> str | None:
         """Return the digest of a model's weights now; None where a service publishes none."""
-        ...
 
 
 class CheckpointStore(Protocol):
@@ -125,11 +122,9 @@ class CheckpointStore(Protocol):
 
     def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]:
         """List the checkpoints whose path begins with `prefix`."""
-        ...
 
     def delete(self, checkpoint: Checkpoint) -> None:
         """Delete a checkpoint; deleting one that is gone already is no error."""
-        ...
 
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
         """Write weights for other programs into a folder, which appears whole or not at all.
@@ -138,7 +133,6 @@ class CheckpointStore(Protocol):
         transformers opens. Needs the capability "export", or "export merged". Raises BackendError
         where there is nothing to export, ConfigError for a folder in use.
         """
-        ...
 
 
 class TrainingBackend(TrainingClient, ModelCatalog, CheckpointStore, Protocol):

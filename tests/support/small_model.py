@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeSession, FakeTraining
-from kitchen.types import Lora
+from kitchen.types import Trainable
 
 SMALL_CONTEXT = 300  # tokens
 
@@ -21,8 +21,8 @@ class SmallTraining(FakeTraining):
     def tokenizer(self, model: str) -> SmallTokenizer:
         return SmallTokenizer()
 
-    def open(self, model: str, lora: Lora) -> FakeSession:
-        return _SmallSession(model, lora, self._blobs)
+    def open(self, model: str, trainable: Trainable) -> FakeSession:
+        return _SmallSession(model, trainable, self._blobs)
 
 
 class _SmallSession(FakeSession):

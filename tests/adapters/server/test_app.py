@@ -27,7 +27,7 @@ from adapters.server.limits import Limits
 from adapters.server.sampler_scheduler import SamplerScheduler
 from kitchen.errors import RunFailed
 from kitchen.ports.future import Pending
-from kitchen.types import Lora
+from kitchen.types import Lora, Trainable
 from tests.support.clock import Clock
 from tests.support.polling import wait_until
 from tests.support.tinker_http import PROTOBUF, Client, connected
@@ -221,8 +221,8 @@ class SlowSaves(FakeTraining):
         super().__init__(server_blobs)
         self.waiting: list[Callable[[], None]] = []
 
-    def open(self, model: str, lora: Lora) -> Any:
-        session: Any = super().open(model, lora)
+    def open(self, model: str, trainable: Trainable) -> Any:
+        session: Any = super().open(model, trainable)
         for verb in ("save", "save_weights"):
             setattr(session, verb, partial(self._later, getattr(session, verb)))
         return session

@@ -22,7 +22,7 @@ from kitchen.errors import BackendError, ConfigError, RunFailed
 from kitchen.ports import Future, Sampler, TrainingClient, TrainingSession
 from kitchen.ports.future import Failed
 from kitchen.stage import Stage
-from kitchen.types import Adam, Checkpoint, Lora
+from kitchen.types import Adam, Checkpoint, Lora, Trainable
 from stages.rl.policy_gradient import ComputeReferenceLogprobs
 from stages.rl.rollouts import Snapshot
 from stages.train.optim import ForwardBackward
@@ -47,8 +47,8 @@ class WithoutLosses(FakeTraining):
         super().__init__(blobs)
         self._refusals = {loss: answer or f"no loss {loss!r} here" for loss in losses}
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
-        return SessionWithoutLosses(super().open(model, lora), self._refusals)
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
+        return SessionWithoutLosses(super().open(model, trainable), self._refusals)
 
 
 class SessionWithoutLosses:
@@ -80,8 +80,8 @@ class OneModel(FakeTraining):
         self._mixed_up = mixed_up  # str for base models, Checkpoint for others
         self.trained: TrainingSession | None = None
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
-        return cast(TrainingSession, SessionOfOneModel(super().open(model, lora), self))
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
+        return cast(TrainingSession, SessionOfOneModel(super().open(model, trainable), self))
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         sampler = super().sampler(weights)
@@ -245,8 +245,8 @@ class FaultyOnce(FakeTraining):
         super().__init__(blobs)
         self.faults = [fault]
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
-        return FaultySession(super().open(model, lora), {}, self.faults)
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
+        return FaultySession(super().open(model, trainable), {}, self.faults)
 
 
 class FaultySession(SessionWithoutLosses):

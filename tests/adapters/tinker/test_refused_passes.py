@@ -17,7 +17,7 @@ from adapters.fake.training import FakeSession, FakeTraining
 from adapters.tinker.client import TinkerTraining
 from kitchen.errors import DataError, RunFailed
 from kitchen.ports import TrainingSession
-from kitchen.types import Adam, Datum, Floats, Lora, LossOutput
+from kitchen.types import Adam, Datum, Floats, Lora, LossOutput, Trainable
 from tests.support.tinker_server import MODELS, ByteTinker, serving
 
 PROMPT = np.arange(1, 6)
@@ -36,8 +36,8 @@ GOOD, NAN, BEYOND = datum(), datum(weight=np.nan), datum(target=100_000)
 class Keeping(FakeTraining):
     """A backend that keeps the gradient of a batch of which it has refused a pass."""
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
-        return KeepingSession(model, lora, self._blobs)
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
+        return KeepingSession(model, trainable, self._blobs)
 
 
 class KeepingSession(FakeSession):

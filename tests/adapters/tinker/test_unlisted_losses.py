@@ -18,7 +18,7 @@ from kitchen.backend.needs import needing
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Future, TrainingSession
 from kitchen.ports.future import Failed
-from kitchen.types import Adam, Datum, Lora
+from kitchen.types import Adam, Datum, Lora, Trainable
 from tests.support.tinker_server import ByteTinker, serving
 
 PROMPT = np.arange(1, 6)
@@ -30,8 +30,8 @@ LORA = Lora(rank=4, seed=1)
 class Newer(FakeTraining):
     """A backend with the loss `next_year`, which reads the input `sequence_ids` as well."""
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
-        return NewerSession(super().open(model, lora))
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
+        return NewerSession(super().open(model, trainable))
 
 
 class NewerSession:

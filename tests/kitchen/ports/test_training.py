@@ -21,7 +21,7 @@ from kitchen.ports import (
     TrainingSession,
 )
 from kitchen.ports.training import training_ports
-from kitchen.types import Checkpoint, Lora
+from kitchen.types import Checkpoint, Trainable
 from recipes.sl_basic import SlBasic
 from stages.train.publish import Publish
 from stages.train.session import FinalWeights, OpenSession, SaveFinal
@@ -34,8 +34,8 @@ class ClientAlone:
         self._inner = FakeTraining(blobs)
         self.capabilities = self._inner.capabilities
 
-    def open(self, model: str, lora: Lora) -> TrainingSession:
-        return self._inner.open(model, lora)
+    def open(self, model: str, trainable: Trainable) -> TrainingSession:
+        return self._inner.open(model, trainable)
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         return self._inner.sampler(weights)
