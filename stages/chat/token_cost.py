@@ -52,3 +52,17 @@ def token_cost_rows(
     cost = tokens * price.per_million / 1e6
     amount = f"{cost:,.2f}" if cost >= 1 else f"{cost:.2g}"
     return count_row, (f"cost of these, at {price.per_million:g} per million", bound + amount)
+
+
+def answer_cost_rows(
+    answers: int, tokens_read: int, most_answer_tokens: int, bound: str, price: Price | None
+) -> tuple[tuple[str, str], ...]:
+    """Return the table rows of an evaluation: the counts of its answers and tokens, with costs.
+
+    `bound` marks counts that are the most there can be; those of the answers' tokens always are.
+    """
+    return (
+        ("answers in all", f"{bound}{answers:,}"),
+        *token_cost_rows("tokens read", tokens_read, bound, price),
+        *token_cost_rows("tokens of answers", most_answer_tokens, AT_MOST, price),
+    )

@@ -15,7 +15,7 @@ from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient
 from kitchen.types import Price, Samples, Table
 from stages.chat.prompts import graded_prefill, prompts_with_room
 from stages.chat.render import RenderDataset
-from stages.chat.token_cost import AT_MOST, token_cost_rows
+from stages.chat.token_cost import AT_MOST, answer_cost_rows
 from stages.data.dataset import HeldOut
 from stages.ensemble.asking import Ensemble, Problem
 from stages.ensemble.config import EnsembleConfig
@@ -136,11 +136,7 @@ def question_counts(
     answers = [count * ensemble.draws for count in requests]
     of_answers = [count * evaluation.config.max_tokens for count in answers]
     bound = AT_MOST if ensemble.mode == "cascade" else ""
-    counts = [
-        ("answers in all", f"{bound}{sum(answers):,}"),
-        *token_cost_rows("tokens read", sum(read), bound, price),
-        *token_cost_rows("tokens of answers", sum(of_answers), AT_MOST, price),
-    ]
+    counts = [*answer_cost_rows(sum(answers), sum(read), sum(of_answers), bound, price)]
     for label, tokens, most in zip(ensemble.labels, read, of_answers, strict=True):
         text = f"{bound}{tokens:,} read, {AT_MOST}{most:,} of answers"
         counts.append((f"tokens of {label}", text))

@@ -16,7 +16,7 @@ from kitchen.types import Facts, Metrics, Price, Samples, Table
 from stages.chat.conversations import Conversation
 from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
-from stages.chat.token_cost import AT_MOST, token_cost_rows
+from stages.chat.token_cost import answer_cost_rows
 from stages.data.bad_rows import BadRow
 from stages.data.dataset import HeldOut
 from stages.data.splits import (
@@ -183,11 +183,7 @@ class EvaluateCheckpoint(Stage):
                 tokens_read += sum(len(prompt_tokens(r, tokenizer, self.render)) for r in rows)
                 answers += len(rows) * self.decoding.tries
         answer_tokens = answers * self.config.max_tokens
-        counts = (
-            ("answers in all", f"{answers:,}"),
-            *token_cost_rows("tokens read", tokens_read, "", price),
-            *token_cost_rows("tokens of answers", answer_tokens, AT_MOST, price),
-        )
+        counts = answer_cost_rows(answers, tokens_read, answer_tokens, "", price)
         first = first_question(held_out, metrics, tokenizer, self.render)
         return Table("Questions", ("quantity", "count"), counts), first
 
