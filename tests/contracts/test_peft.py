@@ -13,7 +13,7 @@ from adapters.local.hub import LocalHub
 from kitchen.ports.training import CheckpointStore, TrainingClient, TrainingSession
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
-from tests.support.tiny_model import tiny_model
+from tests.support.tiny_model import tiny_gemma2, tiny_model
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -56,6 +56,17 @@ class TestBfloat16(TestFloat32):
     dtype = "bfloat16"
     agreement = rounding = 2e-2
     curvature, loss_drop, logprob_noise = 0.3, 2.0, 0.03
+
+
+@pytest.mark.slow
+class TestCappedLogits(TestFloat32):
+    """A Gemma 2 with strongly capped logits, read one sequence at a time."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _folder(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        folder = tiny_gemma2(tmp_path_factory.mktemp("tiny"), context=cls.context)
+        cls.model = f"path:{folder}"
 
 
 @pytest.mark.slow

@@ -27,6 +27,37 @@ def tiny_model(folder: Path, *, seed: int = 0, context: int = 256) -> Path:
     return folder
 
 
+def tiny_gemma2(folder: Path, *, seed: int = 0, context: int = 256) -> Path:
+    """Write a Gemma 2 of 2 layers, one with a sliding window, whose logits stay within ±6."""
+    import torch
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    build: Any = Gemma2Config  # a dataclass that mypy cannot read
+    config = build(
+        vocab_size=byte_level_tokenizer(folder),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        query_pre_attn_scalar=16,
+        max_position_embeddings=context,
+        sliding_window=32,
+        final_logit_softcapping=6.0,
+        attn_logit_softcapping=4.0,
+        initializer_range=0.1,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Gemma2ForCausalLM(config)
+    model.save_pretrained(folder)
+    return folder
+
+
 def byte_level_tokenizer(folder: Path, texts: Iterable[str] = (TEXT,), size: int = 320) -> int:
     """Write byte-level BPE with a ChatML template, as SmolLM2's; return its number of tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

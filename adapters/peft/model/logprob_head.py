@@ -16,6 +16,7 @@ from torch import nn
 
 from adapters.peft.batching.micro_batch import MicroBatch
 from adapters.peft.model.linear import cast_optional, linear
+from adapters.peft.model.logit_change import ChangedHead, change_logits
 from adapters.peft.runtime.cpu import matmul_dtype
 from kitchen.types import Array
 
@@ -156,6 +157,9 @@ def _logits_fn(head: nn.Module, states: torch.Tensor) -> LogitsFn:
 
     Lanes share the head, so nothing is stored in it.
     """
+    if isinstance(head, ChangedHead):
+        unchanged, changes = _logits_fn(head.base, states), head.changes
+        return lambda chunk: change_logits(unchanged(chunk), changes)
     if type(head) is not nn.Linear or head.weight.requires_grad:
         return head
     wide, apply = matmul_dtype(states), cast(Callable[..., torch.Tensor], _FrozenHead.apply)

@@ -15,6 +15,7 @@ from adapters.peft.batching.packed_layout import PackedLayout, build_layout
 from adapters.peft.batching.packing import MIN_SHARED, NO_SHARING
 from adapters.peft.model.decoder import Decoder, is_llama_like
 from adapters.peft.model.hf_attention import IMPLEMENTATION
+from adapters.peft.model.logit_change import ChangedHead, read_logit_changes
 from adapters.peft.model.shared_prefix import SharedPrefix
 from adapters.peft.runtime.worker import raise_if_closed
 from kitchen.errors import BackendError
@@ -40,6 +41,7 @@ class Network:
         self.context_length = int(getattr(config, "max_position_embeddings", 0) or 2**31)  # tokens
         self.layer_count = int(config.num_hidden_layers)
         self.device = embeddings.weight.device
+        self._logit_changes = read_logit_changes(config)
         fused = mode == ForwardMode.FUSED
         self.decoder = Decoder(model, checkpointing=checkpointing) if fused else None
         # tokens; shorter common prefixes of sequences are not shared
@@ -49,9 +51,9 @@ class Network:
 
     @property
     def head(self) -> nn.Module:
-        """The output layer: (..., H) to (..., V) logits."""
+        """The output layer, with scaled or capped logits: (..., H) to (..., V) logits."""
         head: nn.Module = self.model.get_output_embeddings()
-        return head
+        return ChangedHead(head, self._logit_changes) if self._logit_changes else head
 
     def hidden(self, layout: PackedLayout, prefix: SharedPrefix | None = None) -> torch.Tensor:
         """Return the (N, H) states of a layout's tokens, followed by the (P, H) of its prefix."""
@@ -111,8 +113,8 @@ def checkpoint_activations(model: Any) -> None:
 def choose_forward_mode(name: str, model: Any) -> ForwardMode:
     """Return the fastest mode that reproduces the model's logits, tried with a shared prefix.
 
-    Raises BackendError for an architecture that changes its logits after the output layer, because
-    losses and samplers use the output layer directly.
+    Raises BackendError for an architecture that changes its logits after the output layer in an
+    unknown way, because losses and samplers use the output layer directly.
     """
     network = Network(model, ForwardMode.SEQUENTIAL)
     first = (np.arange(2 * MIN_SHARED) * 7 + 1) % network.vocab_size
@@ -122,8 +124,8 @@ def choose_forward_mode(name: str, model: Any) -> ForwardMode:
         expected = [_model_logits(network, ids) for ids in sequences]
         if not matches_logits(network, sequences, expected, same_operations=True):
             raise BackendError(
-                f"{name}: a {type(model).__name__} changes its logits after the output layer, "
-                "which the local adapter cannot train; choose another architecture"
+                f"{name}: a {type(model).__name__} changes its logits after the output layer in a "
+                "way that the local adapter does not know; choose another architecture"
             )
         if _depends_on_length(model.config.get_text_config()):
             return ForwardMode.SEQUENTIAL

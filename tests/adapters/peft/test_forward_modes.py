@@ -16,7 +16,6 @@ from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from adapters.peft.model.network import ForwardMode, matches_logits
 from adapters.peft.session import PeftSession
-from kitchen.errors import BackendError
 from kitchen.types import Datum, Lora
 
 Opened = Callable[..., PeftSession]
@@ -80,8 +79,22 @@ KINDS = [
     Architecture(
         "Granite",
         ForwardMode.PACKED,
-        {"residual_multiplier": 0.3, "embedding_multiplier": 4.0},
+        {"residual_multiplier": 0.3, "embedding_multiplier": 4.0, "logits_scaling": 0.3},
         "multipliers",
+    ),
+    Architecture("Cohere", ForwardMode.PACKED, {"logit_scale": 3.0}, "scaled logits"),
+    Architecture("Cohere2", ForwardMode.SEQUENTIAL, {**MIXED, "logit_scale": 3.0}, "windows"),
+    Architecture(
+        "Gemma2",
+        ForwardMode.SEQUENTIAL,
+        {
+            **MIXED,
+            "head_dim": 8,
+            "query_pre_attn_scalar": 1,
+            "attn_logit_softcapping": 1.0,
+            "final_logit_softcapping": 1.5,
+        },
+        "capped logits",
     ),
     Architecture("Helium", ForwardMode.PACKED, {"head_dim": 8}, "pairs turned side by side"),
     Architecture("Gemma", ForwardMode.PACKED, {"head_dim": 8}),
@@ -123,6 +136,7 @@ KINDS = [
         "Lfm2", ForwardMode.SEQUENTIAL, {"layer_types": ["conv", "full_attention"]}, "convolutions"
     ),
 ]
+CHANGED_LOGITS = ("Granite", "Cohere", "Cohere2", "Gemma2")
 # each of these agrees on the trial of `choose_forward_mode`, and is another model beyond it
 MISTAKEN = [
     Architecture("Mistral", ForwardMode.SEQUENTIAL, {"sliding_window": REACH}, "windows"),
@@ -224,6 +238,15 @@ def folder(kind: Architecture, tmp_path: Path) -> Path:
     return tmp_path
 
 
+def write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{token}": token for token in range(96)}, "w0"))
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2")
+    tokenizer.save_pretrained(folder)
+
+
 @pytest.fixture
 def batch() -> list[Datum]:
     """Sequences that begin alike, and longer than `REACH`, among others that are neither."""
@@ -302,6 +325,32 @@ def test_architectures_train_as_in_transformers(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name in CHANGED_LOGITS], ids=str)
+def test_changed_logits_are_scored_as_they_are_sampled(
+    kind: Architecture, folder: Path, opened: Opened, batch: list[Datum]
+) -> None:
+    """The output layer has LoRA weights too."""
+    write_tokenizer(folder)
+    session = opened(Lora(rank=4, alpha=8.0, seed=1, train_unembed=True))
+    model = plain(folder, session.submit(stirred).result())
+    sampler: Any = session.snapshot().result()
+    [drawn] = sampler.sample(batch[2].tokens, max_tokens=12, seed=5).result()
+    tokens = np.concatenate([batch[2].tokens, drawn.tokens])
+    with torch.no_grad():
+        logits = model(input_ids=torch.from_numpy(tokens)[None]).logits[0].double()
+    expected = logits.log_softmax(-1)
+    scored = expected[np.arange(len(tokens) - 1), tokens[1:]].numpy()
+    datum = Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": np.ones(len(scored))})
+    [trained_on] = session.forward([datum]).result().logprobs
+    _, top = sampler.top_logprobs(tokens, 3).result()
+    np.testing.assert_allclose(trained_on, scored, atol=1e-5)
+    np.testing.assert_allclose(sampler.logprobs(tokens).result()[1:], scored, atol=1e-5)
+    np.testing.assert_allclose(drawn.logprobs, scored[-len(drawn.tokens) :], atol=1e-5)
+    np.testing.assert_allclose(top[1:], expected[:-1].topk(3).values, atol=1e-5)
+    sampler.close()
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", MISTAKEN, ids=str)
 def test_length_dependent_models_train_correctly(
     kind: Architecture, folder: Path, opened: Opened, batch: list[Datum]
@@ -315,12 +364,9 @@ def test_batched_sampling_matches_generate(
     kind: Architecture, folder: Path, client: Callable[..., Any]
 ) -> None:
     """Prompts are shorter and longer than REACH, and completions pass it."""
-    from tokenizers import Tokenizer, models
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM
 
-    words = Tokenizer(models.WordLevel({f"w{token}": token for token in range(96)}, "w0"))
-    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2")
-    tokenizer.save_pretrained(folder)
+    write_tokenizer(folder)
     library: Any = AutoModelForCausalLM
     model = library.from_pretrained(folder, dtype=torch.float32).eval()
     prompts = [
@@ -394,18 +440,3 @@ def test_the_packaged_model_is_fused(dtype: str, tmp_path: Path) -> None:
     session = training.open("packaged:smollm2-135m-instruct", Lora(rank=4))
     assert session.submit(lambda trainer: trainer).result().base.mode == ForwardMode.FUSED
     session.close()
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Architecture(
-            "Gemma2", ForwardMode.SEQUENTIAL, {"head_dim": 8, "final_logit_softcapping": 30.0}
-        )
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_logit_softcapping_is_refused(kind: Architecture, opened: Opened, dtype: str) -> None:
-    with pytest.raises(BackendError, match="final_logit_softcapping"):
-        opened(dtype=dtype).submit(lambda trainer: trainer).result()

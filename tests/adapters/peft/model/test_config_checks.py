@@ -89,9 +89,9 @@ def test_a_model_that_is_trained_whole_has_no_notes(tmp_path: Path) -> None:
         {"n_embd": 10**9},  # of GPT-2
         {"ffn_dim": 10**12},  # of OPT
         {"n_shared_experts": 10**9},
-        {"final_logit_softcapping": 30.0},
-        {"logits_scaling": 8},
-        {"logit_scale": 0.0625},
+        {"final_logit_softcapping": "30"},
+        {"logits_scaling": 0},
+        {"logit_scale": True},
     ],
 )
 def test_impossible_models_are_refused_before_loading(
