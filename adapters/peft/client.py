@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -178,7 +179,9 @@ class PeftTraining:
 
 
 def _set_environment() -> None:
-    """Set defaults of OpenMP and oneDNN, which read them when torch is first imported."""
+    """Set defaults of OpenMP, oneDNN and bitsandbytes, which read them when they are imported."""
+    # it warns that a package which it does not need is missing, as soon as peft is imported
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     # Threads that spin while they wait stall each other where cores are shared: a training step
     # beside one busy process took 1.4 s with this and 3 to 30 s without. A few spins are worth it,
     # because waking a thread for each of the 200 operations of a token takes longer than computing.

@@ -10,7 +10,8 @@ from kitchen.errors import BackendError, ConfigError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float64")
-QUANTIZATIONS = ("none", "4bit")
+QUANTIZATIONS = ("none", "4bit", "4bit-double")
+QUANTIZATION_PACKAGES = ("bitsandbytes", "accelerate")  # transformers loads 4-bit models with both
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Settings:
     micro_batch_tokens: int = 0  # tokens that go through the model at once; 0: by device
     # gradient checkpointing: saves activation memory, takes about a third more time
     checkpointing: bool = False
-    quantization: str = "none"  # of the base model: none or 4bit
+    # of the base model: none, 4bit (NF4), or 4bit-double, which also quantises NF4's scales
+    quantization: str = "none"
     sample_batch: int = 128  # maximum number of completions generated concurrently
 
     def check_device(self) -> None:
@@ -32,40 +34,48 @@ class Settings:
 
         PyTorch is imported only if the settings need a GPU.
         """
+        if self.quantization != "none":
+            self._check_quantization()
         if self.device == "mps":
             _check_mps()
-        named = str(self.device).startswith("cuda")
-        if not named and self.quantization == "none":
+        if not str(self.device).startswith("cuda"):
             return
         import torch
 
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if named and not count:
+        if not count:
             raise BackendError(
                 f"training.device={self.device}: torch finds no CUDA device here; "
                 "set training.device=cpu, or install a torch built for CUDA"
             )
-        if named and int(self.device.partition(":")[2] or 0) >= count:
+        if int(self.device.partition(":")[2] or 0) >= count:
             raise BackendError(
                 f"training.device={self.device}: the CUDA devices of this machine are cuda:0 to "
                 f"cuda:{count - 1}; choose one of them"
             )
-        if self.quantization != "none":
-            self._check_quantization(has_cuda=count > 0 and self.device != "cpu")
 
-    def _check_quantization(self, *, has_cuda: bool) -> None:
-        missing = [] if has_cuda else ["a CUDA device"]
-        if find_spec("bitsandbytes") is None:
-            missing.append("the package bitsandbytes (pip install bitsandbytes)")
+    def _check_quantization(self) -> None:
+        if self.device == "mps":
+            raise BackendError(
+                f"training.quantization={self.quantization} is not supported on Apple GPUs; "
+                "set training.device=cpu"
+            )
+        missing = [name for name in QUANTIZATION_PACKAGES if find_spec(name) is None]
         if missing:
             raise BackendError(
                 f"training.quantization={self.quantization} needs {' and '.join(missing)}, "
-                "which is not available here; set training.quantization=none"
+                "which is not installed: pip install 'crucible-kitchen[4bit]', or set "
+                "training.quantization=none"
             )
 
     def __post_init__(self) -> None:
         if self.device == "mps" and self.dtype == "float64":
             raise ConfigError("dtype is 'float64', which Apple GPUs (mps) lack; use float32")
+        if self.quantization != "none" and self.dtype == "float64":
+            raise ConfigError(
+                f"dtype is 'float64', which quantization={self.quantization} does not support; "
+                "use float32"
+            )
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(self.device)):
             raise ConfigError(
                 f"device is {self.device!r}; {did_you_mean(str(self.device), DEVICES)}"

@@ -34,6 +34,8 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "lora_target_modules": "use lora_layers, in recipes that train in epochs",
         "lora_model_dir": "use model=path:DIR",
         "load_in_4bit": _4BIT,
+        "use_bnb_nested_quant": "use --set training.quantization=4bit-double",
+        "bnb_4bit_use_double_quant": "use --set training.quantization=4bit-double",
         "adapter": f"always LoRA; for QLoRA, {_4BIT}",
         "per_device_train_batch_size": _BATCH,
         "micro_batch_size": _BATCH,

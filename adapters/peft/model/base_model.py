@@ -45,8 +45,8 @@ class BaseModel:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
+        """The number of parameters; those in 4 bits count as what they were before."""
+        return sum(_size(parameter) for parameter in self.model.parameters())
 
     def copy_modules(self) -> Any:
         """Copy the modules, but not the weights, so that LoRA layers can be inserted."""
@@ -72,11 +72,30 @@ def load_base(
     model.requires_grad_(False).eval()
     if settings.quantization == "none":
         model.to(device)
+    else:
+        keep_weights_as_stored(model)
     if is_llama_like(model):
         make_weights_contiguous(model)
     if model.config._attn_implementation == "sdpa":
         use_tiled_attention(model)
     return BaseModel(name, folder, hub.sha256(name), model, choose_forward_mode(name, model))
+
+
+def keep_weights_as_stored(model: Any) -> None:
+    """Turn off the layout of 4-bit weights in which CPUs with bfloat16 instructions only infer.
+
+    bitsandbytes would move weights to it in the first pass without a gradient, in place, and would
+    then compute later passes, those with a gradient included, without their backward pass.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def _size(parameter: Any) -> int:
+    """Return the number of weights, of which a byte of a 4-bit parameter holds two."""
+    state = getattr(parameter, "quant_state", None)
+    return int(parameter.numel() if state is None else state.shape.numel())
 
 
 def _short_name(name: str) -> str:
@@ -94,9 +113,12 @@ def _open(folder: Path, settings: Settings, device: torch.device, dtype: torch.d
 
     library: Any = transformers  # much of it is untyped
     options = dict[str, Any]()
-    if settings.quantization == "4bit":
+    if settings.quantization != "none":
         options["quantization_config"] = library.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_compute_dtype=dtype,
+            bnb_4bit_use_double_quant=settings.quantization == "4bit-double",
         )
         options["device_map"] = {"": device}
     check_config(folder)

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ def test_hidden_size_of_an_adapter_is_its_base_s(
         ({"dtype": "bfloat"}, "did you mean 'bfloat16'"),
         ({"device": "gpu"}, "device is 'gpu'"),
         ({"quantization": "8bit"}, "did you mean '4bit'"),
+        ({"quantization": "4bit", "dtype": "float64"}, "quantization=4bit .* use float32"),
         ({"micro_batch_tokens": -1}, "micro_batch_tokens is -1"),
         ({"sample_batch": 0}, "sample_batch"),
         ({"threads": -1}, "threads"),
@@ -138,10 +140,17 @@ def test_invalid_lora_settings_are_refused(lora: Lora, client: Callable[..., Pef
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the hardware has it")
 def test_missing_hardware_is_named(client: Callable[..., PeftTraining]) -> None:
-    with pytest.raises(BackendError, match=r"; set training.quantization=none"):
-        client(quantization="4bit").open("tiny", Lora())
     with pytest.raises(BackendError, match=r"training.device=cuda: .*; set training.device=cpu,"):
         client(device="cuda").open("tiny", Lora())
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
+def test_missing_quantization_names_its_extra(client: Callable[..., PeftTraining]) -> None:
+    training = client(quantization="4bit")
+    with pytest.raises(BackendError, match=r"bitsandbytes.* 'crucible-kitchen\[4bit\]'"):
+        training.find("tiny")
+    with pytest.raises(BackendError, match=r"set training\.device=cpu"):
+        client(quantization="4bit", device="mps").find("tiny")
 
 
 def test_facts_describe_model_and_machine(opened: Callable[..., Any]) -> None:

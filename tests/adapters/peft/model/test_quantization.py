@@ -1,0 +1,68 @@
+"""Base models in 4 bits: how they are stored, and what sampling and training compute."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("bitsandbytes")
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.local.hub import LocalHub
+from adapters.peft.client import PeftTraining
+from adapters.peft.device import Machine
+from adapters.peft.settings import Settings
+from kitchen.ports.training import TrainingSession
+from kitchen.types import Adam, Datum, Lora
+from tests.support.tiny_model import tiny_model
+
+TOKENS = np.arange(3, 60)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"path:{tiny_model(tmp_path_factory.mktemp('tiny'))}"
+
+
+def opened(model: str, quantization: str) -> TrainingSession:
+    client = PeftTraining(
+        LocalHub(), FakeBlobs(), device="cpu", dtype="float32", threads=1, quantization=quantization
+    )
+    return client.open(model, Lora(rank=4))
+
+
+def gradient_norm(session: TrainingSession) -> float:
+    weights = np.ones(len(TOKENS) - 1, np.float32)
+    datum = Datum(TOKENS[:-1], {"target_tokens": TOKENS[1:], "weights": weights})
+    session.forward_backward([datum]).result()
+    return float(session.optim_step(Adam(learning_rate=0.0)).result().metrics["grad_norm"])
+
+
+@pytest.mark.parametrize(("quantization", "nested"), [("4bit", False), ("4bit-double", True)])
+def test_linear_layers_are_stored_in_four_bits(model: str, quantization: str, nested: bool) -> None:
+    settings = Settings(device="cpu", dtype="float32", threads=1, quantization=quantization)
+    base = Machine(settings, LocalHub()).base(model)
+    layer = base.model.model.layers[0].mlp.down_proj.weight
+    assert layer.nbytes == 64 * 128 // 2
+    assert layer.quant_state.nested == nested
+    assert base.model.lm_head.weight.nbytes == 320 * 64 * 4
+    settings = Settings(device="cpu", dtype="float32", threads=1)
+    assert base.parameters == Machine(settings, LocalHub()).base(model).parameters
+
+
+@pytest.mark.parametrize("quantization", ["4bit", "4bit-double"])
+def test_training_is_that_of_the_dequantised_weights(
+    model: str, quantization: str, tmp_path: Path
+) -> None:
+    settings = Settings(device="cpu", dtype="float32", threads=1, quantization=quantization)
+    quantised = Machine(settings, LocalHub()).base(model)
+    shutil.copytree(quantised.folder, tmp_path, dirs_exist_ok=True)
+    quantised.model.dequantize().save_pretrained(tmp_path)
+    session, exact = opened(model, quantization), opened(f"path:{tmp_path}", "none")
+    logprobs = session.snapshot().result().logprobs(TOKENS).result()[1:]
+    expected = exact.snapshot().result().logprobs(TOKENS).result()[1:]
+    assert np.allclose(logprobs, expected, atol=1e-4)
+    assert gradient_norm(session) == pytest.approx(gradient_norm(exact), rel=1e-4)
