@@ -18,7 +18,7 @@ from pydantic import (
 from kitchen import Lora, Recipe, Stage, Step, every
 from kitchen.errors import ConfigError
 from kitchen.ports import TrainingSession
-from kitchen.types import Adam, LoraRank, ModelName, Seed
+from kitchen.types import Adam, LoraKind, LoraRank, ModelName, Seed
 from stages.data import DataConfig
 from stages.data.dataset import DEFAULT_DATASET
 from stages.evaluate import (
@@ -33,7 +33,14 @@ from stages.evaluate import (
 )
 from stages.rl import RolloutConfig, check_batch
 from stages.tasks import GradingConfig, GymSetting, ProblemSources, RewardSetting, RubricConfig
-from stages.train import FinalWeights, OptimStep, ScheduleName, check_planned, make_schedule
+from stages.train import (
+    FinalWeights,
+    OptimStep,
+    ScheduleName,
+    check_planned,
+    default_alpha,
+    make_schedule,
+)
 
 
 class TrainingRecipe(Recipe):
@@ -44,6 +51,9 @@ class TrainingRecipe(Recipe):
     model: ModelName = "packaged:smollm2-135m-instruct"
     reading: DataConfig = DataConfig()
     lora_rank: LoraRank = 16  # rank of the LoRA matrices
+    # lora; rslora, whose update is scaled by alpha / √rank; or dora, which also trains the norms of
+    # the weights' rows
+    lora_kind: LoraKind = "lora"
     learning_rate: PositiveFloat = 1e-4  # peak learning rate, reached at the end of warm-up
     # learning rate schedule after warm-up: linear (decay to 0), cosine or constant; or
     # MODULE:function, called as f(step, steps), which returns a factor of the learning rate
@@ -64,7 +74,8 @@ class TrainingRecipe(Recipe):
     @property
     def lora(self) -> Lora:
         """The LoRA configuration of the weights to train."""
-        return Lora(self.lora_rank, alpha=2.0 * self.lora_rank, seed=self.seed)
+        lora = Lora(self.lora_rank, kind=self.lora_kind, seed=self.seed)
+        return replace(lora, alpha=default_alpha(lora))
 
     @property
     def optim(self) -> OptimStep:
@@ -98,7 +109,8 @@ class TrainingRecipe(Recipe):
 class EpochSettings(TrainingRecipe):
     """Settings of recipes that train in epochs, without those of an evaluation."""
 
-    # scale of the LoRA update, times the rank; null for twice the rank
+    # scale of the LoRA update, times the rank (for rslora times its square root); null for twice
+    # the rank, for rslora 8
     lora_alpha: PositiveFloat | None = None
     # share of the inputs of LoRA layers that are set to 0 in training
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from threading import RLock
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import LOSSES, Options, named_loss_grads
 from kitchen.backend.refused_passes import RefusedPasses
-from kitchen.backend.trainable import require_plain_lora
+from kitchen.backend.trainable import require_lora
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
@@ -41,6 +41,7 @@ from kitchen.types import (
     Datum,
     Facts,
     Lora,
+    LoraKind,
     Loss,
     LossOutput,
     OptimStepResult,
@@ -60,9 +61,11 @@ class FakeTraining:
         {
             *(f"loss {name}" for name in LOSSES),
             "custom loss",
+            "dora",
             "grad_clip_norm",
             "policy_lag",
             "prompt_logprobs",
+            "rslora",
             "top_logprobs",
             "topk_targets",
             "export",
@@ -135,7 +138,7 @@ class FakeSession:
     """One adapter in training; every call has finished when it returns."""
 
     def __init__(self, model: str, trainable: Trainable, blobs: BlobStore) -> None:
-        lora = require_plain_lora(trainable, "the fake")
+        lora = require_lora(trainable, "the fake", get_args(LoraKind))
         self._name, self._blobs, self._lock = model, blobs, RLock()
         exported = _exported_weights(model)
         self._sha256 = _digest(model, exported)

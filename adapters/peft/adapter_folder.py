@@ -150,7 +150,7 @@ def _find_base(hub: HubClient, base: str, name: str) -> None:
 
 
 def _supported_lora(config: Mapping[str, Any], source: str) -> Lora:
-    """Return the rank and alpha; raises BackendError for an unsupported configuration."""
+    """Return the kind, rank and alpha; raises BackendError for an unsupported configuration."""
     problems = list(_unsupported_fields(config))
     if problems:
         texts = [
@@ -168,8 +168,7 @@ def _supported_lora(config: Mapping[str, Any], source: str) -> Lora:
             f"{source}: lora_alpha is 0, so the adapter has no effect on its base model; correct "
             "it, or use the base model"
         )
-    # rsLoRA scales by alpha / √r, plain LoRA by alpha / r
-    return Lora(rank, alpha=float(alpha) * (math.sqrt(rank) if config.get("use_rslora") else 1.0))
+    return Lora(rank, alpha=float(alpha), kind="rslora" if config.get("use_rslora") else "lora")
 
 
 def _unsupported_fields(config: Mapping[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import torch
 
 from adapters.folders import CONFIG
 from adapters.peft.adapter_folder import WEIGHTS
-from adapters.peft.model.lora import LoraAdapter
+from adapters.peft.model.lora import LoraAdapter, lora_alpha
 from kitchen.errors import ConfigError, CorruptCheckpoint
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.safe_text import read_json
@@ -142,7 +142,8 @@ def _peft_config(adapter: LoraAdapter, model: str) -> bytes:
     build: Any = LoraConfig  # its type hints demand an integer alpha, but PEFT accepts any number
     config = build(
         r=adapter.lora.rank,
-        lora_alpha=adapter.scale * adapter.lora.rank,
+        lora_alpha=lora_alpha(adapter.lora),
+        use_rslora=adapter.lora.kind == "rslora",
         lora_dropout=adapter.lora.dropout,
         target_modules=adapter.targets,
         base_model_name_or_path=model,

@@ -14,16 +14,19 @@ from adapters.folders import hidden_size, model_folder, model_sha256
 from adapters.peft.model.config_checks import check_config
 from adapters.peft.settings import Settings
 from kitchen.backend.losses import LOSSES
-from kitchen.backend.trainable import require_plain_lora
+from kitchen.backend.trainable import require_lora
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.ports.training import TrainingSession
-from kitchen.types import Checkpoint, Lora, Trainable
+from kitchen.types import Checkpoint, Lora, LoraKind, Trainable
 
 if TYPE_CHECKING:
     from adapters.peft.device import Machine
+
+KINDS: Sequence[LoraKind] = ("lora", "rslora")
+_NAME = "the local engine"
 
 
 class PeftTraining:
@@ -43,6 +46,7 @@ class PeftTraining:
             "lora_dropout",
             "lora_targets",
             "policy_lag",
+            "rslora",
             "prompt_logprobs",
             "top_logprobs",
             "topk_targets",
@@ -95,7 +99,7 @@ class PeftTraining:
         return hidden_size(self._hub, model)
 
     def lora(self, model: str) -> Lora | None:
-        """Return the rank and alpha of an adapter's folder; None for a whole model."""
+        """Return the kind, rank and alpha of an adapter's folder; None for a whole model."""
         from adapters.peft.adapter_folder import read_adapter
 
         adapter = read_adapter(self._hub, model)
@@ -106,7 +110,7 @@ class PeftTraining:
         _check_packages()
         from adapters.peft.model.base_model import untrained_parts
 
-        lora = require_plain_lora(trainable, "the local engine")
+        lora = require_lora(trainable, _NAME, KINDS)
         return untrained_parts(model_folder(self._hub, model), lora)
 
     def sha256(self, model: str) -> str:
@@ -118,7 +122,7 @@ class PeftTraining:
 
         Errors of the model are raised by the session's futures and tokenizer.
         """
-        lora = require_plain_lora(trainable, "the local engine")
+        lora = require_lora(trainable, _NAME, KINDS)
         _check_lora(lora)
         machine = self._shared_machine()
         from adapters.peft.session import PeftSession

@@ -21,7 +21,7 @@ from adapters.peft.checkpoints import (
     write_checkpoint,
 )
 from adapters.peft.device import Machine
-from adapters.peft.model.lora import lora_scale
+from adapters.peft.model.lora import lora_alpha, lora_scale
 from adapters.peft.runtime.worker import Worker, nested_call_error
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.sampling.requests import SubmittedFuture
@@ -235,7 +235,7 @@ class PeftSession:
         self._refused.clear()
 
     def _check_compatible(self, trainer: Trainer, saved: SavedCheckpoint) -> None:
-        """Raise ConfigError for a checkpoint of another base model or with another LoRA scale."""
+        """Raise ConfigError for a checkpoint of another base model, LoRA kind or scale."""
         path = saved.checkpoint.path
         if saved.model_sha256 != trainer.base.sha256:
             raise ConfigError(
@@ -243,11 +243,16 @@ class PeftSession:
                 f"{saved.model_sha256[:16]}…, but this session trains {self._model!r} with "
                 f"{trainer.base.sha256[:16]}…"
             )
+        if saved.lora.kind != trainer.adapter.lora.kind:
+            raise ConfigError(
+                f"checkpoint {path!r} has weights of the kind {saved.lora.kind!r}, but this "
+                f"session trains {trainer.adapter.lora.kind!r}: set lora_kind={saved.lora.kind}"
+            )
         if saved.lora.rank != trainer.adapter.lora.rank:
             return  # loading reports the shapes
         if (scale := lora_scale(saved.lora)) != trainer.adapter.scale:
             raise ConfigError(
-                f"checkpoint {path!r} was trained with alpha / rank = {scale:g}, but this session "
+                f"checkpoint {path!r} was trained with a LoRA scale of {scale:g}, but this session "
                 f"has {trainer.adapter.scale:g}, which would change the effect of its weights; "
                 "open the session with the alpha of the checkpoint"
             )
@@ -270,7 +275,12 @@ def _open_trainer(machine: Machine, model: str, lora: Lora) -> Trainer:
 
 
 def _check_lora(adapter: AdapterFolder, lora: Lora) -> None:
-    """Raise ConfigError unless a session has the rank and scale of the adapter it continues."""
+    """Raise ConfigError unless a session has the kind, rank and scale of its adapter."""
+    if lora.kind != adapter.lora.kind:
+        raise ConfigError(
+            f"{adapter.name}: its LoRA weights are of the kind {adapter.lora.kind!r}, but this "
+            f"session would train {lora.kind!r}: set lora_kind={adapter.lora.kind}"
+        )
     if lora.rank != adapter.lora.rank:
         raise ConfigError(
             f"{adapter.name}: its LoRA weights have rank {adapter.lora.rank}, but this session "
@@ -279,6 +289,6 @@ def _check_lora(adapter: AdapterFolder, lora: Lora) -> None:
     if lora_scale(lora) != lora_scale(adapter.lora):
         raise ConfigError(
             f"{adapter.name}: its LoRA weights have alpha {adapter.lora.alpha:g}, but this session "
-            f"would have alpha {lora_scale(lora) * lora.rank:g}, which would change their effect; "
+            f"would have alpha {lora_alpha(lora):g}, which would change their effect; "
             "open it with the alpha of the adapter"
         )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kitchen.errors import BackendError, DataError, KitchenError
+from kitchen.errors import BackendError, ConfigError, DataError, KitchenError
 from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.subject import Open, TrainingSubject
-from kitchen.types import Adam, Datum, Floats
+from kitchen.types import Adam, Datum, Floats, LoraKind
 
 # turns a valid datum into bad data
 MakeBad = Callable[["RefusalLaws", TrainingSession, Datum], Any]
@@ -178,6 +179,19 @@ class RefusalLaws(TrainingSubject):
             training.open(self.unknown_model, self.lora).snapshot().result()
         with pytest.raises(BackendError, match=self.unknown_model):
             training.sampler(self.unknown_model).logprobs(np.array([1, 2])).result()
+
+    @pytest.mark.parametrize("kind", ["rslora", "dora"])
+    def test_a_kind_of_lora_is_trained_or_refused(
+        self, training: TrainingClient, kind: LoraKind
+    ) -> None:
+        lora = replace(self.lora, kind=kind)
+        if kind not in training.capabilities:
+            with pytest.raises(ConfigError, match=kind):
+                training.open(self.model, lora)
+            return
+        session = training.open(self.model, lora)
+        assert self.norm(session, self.data(session)) > 0
+        session.close()
 
     def test_after_a_failed_update_later_calls_fail(
         self, training: TrainingClient, opened: Open, prefix: str

@@ -11,7 +11,7 @@ from stages.train.schedules import (
     check_planned,
     make_schedule,
 )
-from stages.train.session import FinalWeights, OpenSession, SaveFinal
+from stages.train.session import FinalWeights, OpenSession, SaveFinal, default_alpha
 from stages.train.torch_loss import TorchLoss
 
 __all__ = [
@@ -30,5 +30,6 @@ __all__ = [
     "ScheduleName",
     "TorchLoss",
     "check_planned",
+    "default_alpha",
     "make_schedule",
 ]

@@ -77,7 +77,11 @@ class OpenSession(Stage):
             "lora_dropout": self.lora.dropout > 0,
             "lora_targets": not (self.lora.train_attn and self.lora.train_mlp),
         }
-        return [Need(TrainingClient, name, required=False) for name in is_set if is_set[name]]
+        options = [Need(TrainingClient, name, required=False) for name in is_set if is_set[name]]
+        if self.lora.kind == "lora":
+            return options
+        kind = Need(TrainingClient, self.lora.kind, alternative="set lora_kind=lora")
+        return [kind, *options]
 
 
 def model_table(model: str, tokenizer: Tokenizer, notes: Iterable[str]) -> Table:
@@ -116,8 +120,8 @@ def find_initial_weights(
 ) -> InitialWeights:
     """Find the weights to start from; raises ConfigError if their LoRA configuration differs.
 
-    The session must have the rank of an adapter; alpha and layers are those of the adapter. Without
-    `downloads`, only a folder is known to be an adapter.
+    The session must have the kind and rank of an adapter; alpha and layers are those of the
+    adapter. Without `downloads`, only a folder is known to be an adapter.
     """
     check_trainable(model)
     weights = find_weights(model, client, blobs)
@@ -126,6 +130,11 @@ def find_initial_weights(
     if catalog is not None and (downloads or parse_weights_name(weights.model).kind == "path"):
         adapter = catalog.lora(weights.model)
     if adapter is not None:
+        if adapter.kind != lora.kind:
+            raise ConfigError(
+                f"{weights.model}: the adapter is of the kind {adapter.kind!r}, but this session "
+                f"would train {lora.kind!r}; set lora_kind={adapter.kind}"
+            )
         if adapter.rank != lora.rank:
             raise ConfigError(
                 f"{weights.model}: the adapter has rank {adapter.rank}, but this session would "
@@ -146,10 +155,10 @@ def find_initial_weights(
 def _check_adapter_settings(model: str, lora: Lora, adapter: Lora) -> None:
     """Raise ConfigError for an alpha that is not the adapter's, and for any choice of layers.
 
-    An alpha of twice the rank is the default of recipes, so it need not be a choice of the user.
+    The default alpha of recipes need not be a choice of the user.
     The adapter's layers are not compared: they need not be all those of attention or of the MLP.
     """
-    if lora.alpha not in (None, 2.0 * lora.rank, adapter.alpha):
+    if lora.alpha not in (None, default_alpha(lora), adapter.alpha):
         raise ConfigError(
             f"{model}: the adapter has alpha {adapter.alpha:g}, but lora_alpha={lora.alpha:g}; "
             "leave lora_alpha out to train with the adapter's own"
@@ -214,12 +223,21 @@ def prefix_facts(prefix: str, facts: Facts) -> Facts:
     )
 
 
+def default_alpha(lora: Lora) -> float:
+    """Return the alpha of recipes: twice the rank, and 8 for rsLoRA, as in PEFT.
+
+    At the default rank of 16, both scale the LoRA update by 2. That of rsLoRA falls with √rank.
+    """
+    return 8.0 if lora.kind == "rslora" else 2.0 * lora.rank
+
+
 def lora_shape(lora: Lora, *, of_adapter: bool = False) -> str:
     """Describe a LoRA configuration."""
     parts = [part for part in ("attn", "mlp", "unembed") if getattr(lora, f"train_{part}")]
     layers = "of the adapter" if of_adapter else " ".join(parts)
     alpha = "the backend's own" if lora.alpha is None else f"{lora.alpha:g}"
-    return f"rank {lora.rank}, alpha {alpha}, layers {layers}"
+    kind = "" if lora.kind == "lora" else f"{lora.kind}, "
+    return f"{kind}rank {lora.rank}, alpha {alpha}, layers {layers}"
 
 
 class SaveFinal(Stage):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import sqrt
 from typing import Any
 
 import torch
@@ -177,8 +178,16 @@ class LoraAdapter:
 
 
 def lora_scale(lora: Lora) -> float:
-    """Return alpha / rank, by which B A x is multiplied."""
-    return (DEFAULT_ALPHA if lora.alpha is None else lora.alpha) / lora.rank
+    """Return alpha / rank, by which B A x is multiplied; alpha / √rank for rsLoRA.
+
+    Kalajdzievski, 2023, arXiv:2312.03732.
+    """
+    return lora_alpha(lora) / (sqrt(lora.rank) if lora.kind == "rslora" else lora.rank)
+
+
+def lora_alpha(lora: Lora) -> float:
+    """Return the alpha of LoRA weights."""
+    return DEFAULT_ALPHA if lora.alpha is None else lora.alpha
 
 
 def adapted_paths(tensors: Tensors, model: Any = None) -> list[str]:

@@ -187,6 +187,7 @@ def test_a_resumed_session_of_an_adapter_is_identical(
         (Lora(rank=8, alpha=12.0), "have rank 4, but this session would have rank 8"),
         (Lora(rank=4), "have alpha 12, but this session would have alpha 32"),
         (Lora(rank=4, alpha=8.0), "have alpha 12, but this session would have alpha 8"),
+        (Lora(rank=4, alpha=12.0, kind="rslora"), "the kind 'lora', but .* set lora_kind=lora"),
     ],
 )
 def test_a_session_of_another_shape_is_refused(

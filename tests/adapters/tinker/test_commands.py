@@ -23,9 +23,11 @@ from kitchen.engine.plan import Plan
 from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
 from kitchen.stage import Stage
+from kitchen.types import Lora
 from stages.distill.on_policy import TopKTargets
 from stages.rl.rollouts import Snapshot
 from stages.train.optim import ForwardBackward
+from stages.train.session import OpenSession
 from tests.support.commands import invoke
 from tests.support.imports import HEAVY, imported_by
 from tests.support.incomplete_server import leaving_out
@@ -207,6 +209,14 @@ def test_stages_that_a_kind_of_server_cannot_run(
     for server in ("kitchen", "tinker"):
         assert capability not in problems_of(stage, server)
     assert "policy_lag" not in problems_of(Snapshot(), "skyrl")
+
+
+@pytest.mark.parametrize("server", ["skyrl", "kitchen", "tinker"])
+def test_kinds_of_lora_that_no_server_trains(server: str) -> None:
+    found = problems_of(OpenSession("tiny", Lora(kind="rslora")), server)
+    assert "needs 'rslora', which " in found
+    assert found.endswith("set lora_kind=lora")
+    assert problems_of(OpenSession("tiny"), server) == ""
 
 
 def problems_of(stage: Stage, server: str) -> str:

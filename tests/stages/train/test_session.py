@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -143,3 +144,18 @@ def test_alpha_dropout_and_layers_are_settings() -> None:
     assert SlBasic(lora_rank=4).lora == Lora(4, alpha=8.0)
     needs = [need.capability for need in OpenSession("m", recipe.lora).needs()]
     assert needs == ["lora_alpha", "lora_dropout", "lora_targets"]
+
+
+def test_kinds_of_lora_are_settings_and_needs(blobs: FakeBlobs) -> None:
+    assert SlBasic(lora_rank=4, lora_kind="rslora").lora == Lora(4, alpha=8.0, kind="rslora")
+    assert SlBasic(lora_rank=4, lora_kind="dora").lora == Lora(4, alpha=8.0, kind="dora")
+    own = SlBasic(lora_rank=4, lora_kind="rslora", lora_alpha=3.0)
+    assert own.lora == Lora(4, alpha=3.0, kind="rslora")
+    [need, _] = OpenSession("m", own.lora).needs()
+    assert (need.capability, need.required) == ("rslora", True)
+    assert "lora_kind=lora" in need.alternative
+    training = cooked(blobs, "first", lora_kind="rslora")
+    ports = Kitchen(training, DATA, None, blobs).ports()
+    [problem] = verify(OpenSession("run:first", LORA), ports)
+    assert "rslora, rank 4, alpha 8, layers attn mlp, but this session would" in str(problem)
+    assert verify(OpenSession("run:first", replace(LORA, kind="rslora")), ports) == []

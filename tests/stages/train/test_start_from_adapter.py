@@ -103,6 +103,8 @@ def test_recipes_continue_from_an_adapter(name: str, adapter: Path, tmp_path: Pa
     ("fields", "settings", "error", "text"),
     [
         ({}, {"lora_rank": 8}, ConfigError, "the adapter has rank 4, but .* set lora_rank=4"),
+        ({}, {"lora_kind": "rslora"}, ConfigError, "the kind 'lora', .* set lora_kind=lora"),
+        ({"use_rslora": True}, {}, ConfigError, "the kind 'rslora', .* set lora_kind=rslora"),
         ({"use_dora": True}, {}, BackendError, "use_dora is true"),
         ({"layer_replication": [[0, 2]]}, {}, BackendError, r"layer_replication is \[\[0, 2\]\]"),
         ({"base_model_name_or_path": "/gone"}, {}, BackendError, "its base model .* be found"),
@@ -142,6 +144,19 @@ def test_settings_that_differ_from_an_adapter_are_refused(
     recipe: Any = SlBasic(**{**SMALL, **settings, "dataset": "chats", "model": f"path:{adapter}"})
     [problem] = verify(recipe.workflow(), local(tmp_path / "runs").ports())
     assert text in str(problem)
+
+
+def test_an_rslora_adapter_trains_on_with_its_alpha(adapter: Path, tmp_path: Path) -> None:
+    edit_config(adapter, use_rslora=True)
+    kitchen = local(tmp_path / "runs")
+    settings: Any = {**SMALL, **QUICK, "dataset": "chats", "lora_kind": "rslora"}
+    final = cook(kitchen, SlBasic(**settings, model=f"path:{adapter}"), "first")[FinalWeights]
+    facts = read_run(LocalBlobs(str(tmp_path / "runs")), "first")["facts"]
+    assert facts["lora"] == "rslora, rank 4, alpha 12, layers of the adapter"
+    training: Any = kitchen.training
+    training.export(final, tmp_path / "exported")
+    config = json.loads((tmp_path / "exported/adapter_config.json").read_text())
+    assert (config["lora_alpha"], config["use_rslora"]) == (12, True)
 
 
 def test_the_card_names_the_base_of_an_adapter(adapter: Path, base: Path, tmp_path: Path) -> None:
