@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from adapters.folders import hidden_size, model_folder, model_sha256
 from adapters.peft.model.config_checks import check_config
@@ -68,11 +68,19 @@ class PeftTraining:
         checkpointing: bool = False,
         quantization: str = "none",
         sample_batch: int = 128,
+        devices: int | Literal["all"] = 1,
     ) -> None:
         _set_environment()
         self._hub, self._blobs = hub, blobs
         self._settings = Settings(
-            device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch
+            device,
+            dtype,
+            threads,
+            micro_batch_tokens,
+            checkpointing,
+            quantization,
+            sample_batch,
+            devices,
         )
         self._lock = threading.Lock()
         self._machine: Machine | None = None

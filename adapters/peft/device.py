@@ -6,9 +6,11 @@ import ctypes
 import sys
 import weakref
 from contextvars import copy_context
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +20,10 @@ from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.runtime.threads import default_threads
 from adapters.peft.settings import Settings
 from kitchen.ports.hub import HubClient
+
+if TYPE_CHECKING:
+    from adapters.peft.runtime.devices.group import DeviceGroup
+    from adapters.peft.runtime.devices.process import DeviceWorker
 
 MAX_LANES = 2  # each has its share of the threads and of the token budget
 # tokens by type of device; on a CPU more would take more memory and no less time
@@ -35,7 +41,8 @@ class Machine:
     def __init__(self, settings: Settings, hub: HubClient) -> None:
         settings.check_device()
         self.settings, self.hub = settings, hub
-        self.device = _device(settings.device)
+        self.devices = settings.device_count()
+        self.device = _device(settings.device, self.devices)
         self.dtype = _dtype(settings.dtype, self.device)
         # tokens that go through a model at once
         self.budget = settings.micro_batch_tokens or TOKEN_BUDGETS[self.device.type]
@@ -43,10 +50,19 @@ class Machine:
         self.accum_dtype = torch.promote_types(self.dtype, torch.float32)
         self.threads = settings.threads or default_threads()
         on_cpu = self.device.type == "cpu"
+        if on_cpu and self.devices > 1:
+            self.threads = max(self.threads // self.devices, 1)  # of each process
         self.lanes = Lanes(min(MAX_LANES, self.threads) if on_cpu else 1, self.threads)
         self._bases: weakref.WeakValueDictionary[str, BaseModel] = weakref.WeakValueDictionary()
         if on_cpu:
             _retain_freed_memory()
+        self._group = self._start_group() if self.devices > 1 else None
+
+    def group(self) -> DeviceGroup | None:
+        """Return all devices; None if there is only one. Only for workers, which take turns."""
+        if self._group is not None and self._group.is_lost:
+            self._group = self._start_group()
+        return self._group
 
     def base(self, model: str) -> BaseModel:
         """Return a base model, loaded if it is not in use; only for workers, which take turns."""
@@ -71,14 +87,51 @@ class Machine:
         else:
             facts["machine.device"] = "Apple GPU (MPS)" if self.device.type == "mps" else "cpu"
             facts["machine.processor"] = describe_cpu()
+        facts["machine.devices"] = str(self.devices)
         facts["machine.threads"] = str(self.threads)
         facts |= {f"machine.{package}": version(package) for package in REPORTED_PACKAGES}
         return facts
 
+    def _start_group(self) -> DeviceGroup:
+        from adapters.peft.runtime.devices.group import DeviceGroup
 
-def _device(name: str) -> torch.device:
+        hub, kind = self.hub, self.device.type
+        names = [f"cuda:{rank}" if kind == "cuda" else kind for rank in range(self.devices)]
+
+        def settings(rank: int) -> tuple[Settings]:
+            device, threads = names[rank], self.threads
+            return (replace(self.settings, device=device, threads=threads, devices=1),)
+
+        return DeviceGroup(
+            names,
+            open_machine,
+            settings,
+            {"hub": lambda method, arguments: getattr(hub, method)(*arguments)},
+        )
+
+
+def open_machine(worker: DeviceWorker, settings: Settings) -> None:
+    """Set up a further device, whose hub is that of the process of device 0."""
+    hub: Any = _AskedHub(worker)
+    worker.objects["machine"] = Machine(settings, hub)
+
+
+class _AskedHub:
+    """The hub of the process of device 0: models are fetched there, once for all devices."""
+
+    def __init__(self, worker: DeviceWorker) -> None:
+        self._worker = worker
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self._worker.ask("hub", name, arguments)
+
+
+def _device(name: str, devices: int) -> torch.device:
+    has_cuda = name != "cpu" and torch.cuda.is_available()
+    if devices > 1 and has_cuda:
+        return torch.device("cuda:0")
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if has_cuda else "cpu")
     return torch.device(name)
 
 

@@ -29,7 +29,7 @@ from adapters.peft.training.trainer import Trainer
 from adapters.tokenizer import FolderTokenizer, fetch_tokenizer
 from kitchen.backend.losses import Options
 from kitchen.backend.refused_passes import RefusedPasses
-from kitchen.errors import ConfigError, DataError, RunFailed
+from kitchen.errors import ConfigError, DataError, RunFailed, SessionLost
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Failed, Future
 from kitchen.ports.sampling import Sampler, Tokenizer
@@ -48,9 +48,10 @@ class PeftSession:
             lambda: model_folder(machine.hub, model), exclusive=False
         )
         self._trainer: concurrent.futures.Future[Trainer] | Failed = self._worker.submit(
-            lambda: _open_trainer(machine, model, lora)
+            lambda: _open_on_devices(machine, model, lora)
         )
         self._lock, self._failure, self._closed = threading.Lock(), "", False
+        self._is_lost = False  # with a device; a run can resume from its last save point
         self._refused = RefusedPasses()
 
     def tokenizer(self) -> Tokenizer:
@@ -154,7 +155,8 @@ class PeftSession:
 
         def job() -> T:
             if self._failure:
-                raise RunFailed(
+                error = SessionLost if self._is_lost else RunFailed
+                raise error(
                     "the session accepts no more calls because an earlier one failed: "
                     f"{self._failure}"
                 )
@@ -164,6 +166,7 @@ class PeftSession:
             except BaseException as error:
                 if is_update and not isinstance(error, DataError | ConfigError):
                     self._failure = str(error) or repr(error)
+                    self._is_lost = isinstance(error, SessionLost)
                 raise
 
         if error := nested_call_error():
@@ -232,6 +235,7 @@ class PeftSession:
             trainer.optimiser.load({}, 0)
             trainer.calls = 0
         trainer.pending = False
+        trainer.synchronise()
         self._refused.clear()
 
     def _check_compatible(self, trainer: Trainer, saved: SavedCheckpoint) -> None:
@@ -258,12 +262,23 @@ class PeftSession:
             )
 
 
-def _open_trainer(machine: Machine, model: str, lora: Lora) -> Trainer:
+def _open_on_devices(machine: Machine, model: str, lora: Lora) -> Trainer:
+    """Open a trainer on each device; returns that of the first."""
+    if (group := machine.group()) is None:
+        return _open_trainer(machine, model, lora)
+    from adapters.peft.training.data_parallel import open_on_devices
+
+    return open_on_devices(group, _open_trainer, machine, model, lora)
+
+
+def _open_trainer(
+    machine: Machine, model: str, lora: Lora, kind: type[Trainer] = Trainer
+) -> Trainer:
     """Open a trainer of new LoRA weights on a model, or of those of an adapter's folder."""
     adapter = read_adapter(machine.hub, model)
     if adapter is not None:
         _check_lora(adapter, lora)
-    return Trainer(
+    return kind(
         machine.base(model if adapter is None else adapter.base),
         lora,
         machine.accum_dtype,

@@ -28,6 +28,8 @@ class Settings:
     # of the base model: none, 4bit (NF4), or 4bit-double, which also quantises NF4's scales
     quantization: str = "none"
     sample_batch: int = 128  # maximum number of completions generated concurrently
+    # devices that share each batch, a number or all: CUDA devices, or processes on a CPU
+    devices: int | str = 1
 
     def check_device(self) -> None:
         """Raise BackendError for a GPU, or a package for it, that is not here.
@@ -38,20 +40,45 @@ class Settings:
             self._check_quantization()
         if self.device == "mps":
             _check_mps()
-        if not str(self.device).startswith("cuda"):
+        named = str(self.device).startswith("cuda")
+        if not named and self.devices == 1:
             return
         import torch
 
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if not count:
+        if named and not count:
             raise BackendError(
                 f"training.device={self.device}: torch finds no CUDA device here; "
                 "set training.device=cpu, or install a torch built for CUDA"
             )
-        if int(self.device.partition(":")[2] or 0) >= count:
+        if named and int(self.device.partition(":")[2] or 0) >= count:
             raise BackendError(
                 f"training.device={self.device}: the CUDA devices of this machine are cuda:0 to "
                 f"cuda:{count - 1}; choose one of them"
+            )
+        if self.devices != 1:
+            self._check_devices(0 if self.device == "cpu" else count)
+
+    def device_count(self) -> int:
+        """Return the number of devices that share each batch; `all` means one CPU."""
+        if self.devices != "all":
+            return int(self.devices)
+        import torch
+
+        has_cuda = self.device != "cpu" and torch.cuda.is_available()
+        return torch.cuda.device_count() if has_cuda else 1
+
+    def _check_devices(self, cuda: int) -> None:
+        """Raise BackendError for more devices than there are: CUDA devices, or cores of a CPU."""
+        import torch
+
+        wanted = self.device_count()
+        most = cuda or self.threads or torch.get_num_threads()
+        kind = "CUDA devices" if cuda else "CPU threads (training.threads)"
+        if wanted > most:
+            raise BackendError(
+                f"training.devices={self.devices} needs as many {kind}, and there are {most}; "
+                f"set it to {most} or less, or to all"
             )
 
     def _check_quantization(self) -> None:
@@ -90,8 +117,21 @@ class Settings:
                 raise ConfigError(
                     f"{field} is {value!r}, but must be a whole number of at least {least}"
                 )
+        self._check_number_of_devices()
         if not isinstance(self.checkpointing, bool):
             raise ConfigError(f"checkpointing is {self.checkpointing!r}, but must be true or false")
+
+    def _check_number_of_devices(self) -> None:
+        count = self.devices
+        if count != "all" and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise ConfigError(
+                f"devices is {count!r}, but must be a whole number of at least 1, or 'all'"
+            )
+        if count != 1 and (self.device == "mps" or ":" in str(self.device)):
+            raise ConfigError(
+                f"devices is {count!r}, but device is {self.device!r}, which names one device; set "
+                "device to auto, cuda or cpu, or devices to 1"
+            )
 
 
 def _check_mps() -> None:

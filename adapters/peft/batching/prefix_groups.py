@@ -27,6 +27,13 @@ class PrefixGroup:
     micro_batches: tuple[Indices, ...] = ()
     prefix_length: int = 0  # tokens that are carried from one micro-batch to the next
 
+    def of(self, members: Sequence[int]) -> PrefixGroup:
+        """Return the group with the indices that the members of a part have in the batch."""
+        batches = []
+        for batch in self.micro_batches:
+            batches.append(tuple(members[at] for at in batch))
+        return PrefixGroup(tuple(batches), self.prefix_length)
+
 
 def group_by_prefix(
     sequences: Sequence[Tokens],

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from adapters.peft.batching.distribution import distribute
 from adapters.peft.batching.micro_batch import MicroBatch, build_micro_batch
 from adapters.peft.batching.prefix_groups import PrefixGroup, group_by_prefix
 from adapters.peft.model.frozen_head import choose_score
@@ -18,6 +19,7 @@ from adapters.peft.model.logprob_head import HeadOutput, LogprobGradFn, trainabl
 from adapters.peft.model.lora_dropout import Dropout
 from adapters.peft.model.network import Network
 from adapters.peft.model.shared_prefix import SharedPrefix
+from adapters.peft.runtime.devices.peers import Peers
 from adapters.peft.runtime.lanes import Lanes
 from kitchen.types import Array, Datum
 
@@ -44,6 +46,7 @@ class MicroBatchRunner:
         """`budget`: tokens of the micro-batches of all lanes together."""
         self.network, self.dropout, self.accum_dtype = network, dropout, accum_dtype
         self.min_shared = min_shared
+        self.peers: Peers | None = None  # the devices that compute the rest of each batch
         self._parameters = list(parameters)
         self._lanes = lanes
         self._budget = max(budget // lanes.count, 1)
@@ -68,14 +71,7 @@ class MicroBatchRunner:
         so that sums are reproducible. `call` counts forward_backwards, for dropout; without it
         there is no dropout.
         """
-        groups, singles = group_by_prefix(
-            [datum.tokens for datum in data],
-            self._budget,
-            group=group,
-            min_shared=self.min_shared,
-            lanes=self._lanes.count,
-            carries_prefix=self.network.decoder is not None,
-        )
+        groups, singles = self._micro_batches(data, group)
         sums = [Gradients() for _ in range(self._lanes.count)]
 
         def run_group(lane: int, prefix_group: PrefixGroup) -> list[R]:
@@ -87,7 +83,39 @@ class MicroBatchRunner:
         ]
         for of_lane in sums:
             self._add_to_parameters(of_lane)
-        return list(chain.from_iterable(results))
+        of_datums = list(chain.from_iterable(results))
+        return of_datums if self.peers is None else self.peers.gather(of_datums)
+
+    def all_reduce_gradients(self) -> None:
+        """Sum the gradients of all parameters over the devices, if there are several."""
+        if self.peers is None:
+            return
+        gradients = []
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+        self.peers.all_reduce(gradients)
+
+    def _micro_batches(
+        self, data: Sequence[Datum], group: int
+    ) -> tuple[list[PrefixGroup], list[PrefixGroup]]:
+        """Cut the batch, or the part of it that this device computes, into micro-batches."""
+        tokens = [datum.tokens for datum in data]
+        members = list(range(len(tokens)))
+        if self.peers is not None:
+            members = distribute(tokens, self.peers.count, group=group)[self.peers.rank]
+        groups, singles = group_by_prefix(
+            [tokens[index] for index in members],
+            self._budget,
+            group=group,
+            min_shared=self.min_shared,
+            lanes=self._lanes.count,
+            carries_prefix=self.network.decoder is not None,
+        )
+        if self.peers is None:
+            return groups, singles
+        return [part.of(members) for part in groups], [part.of(members) for part in singles]
 
     def _run_group(
         self,

@@ -24,6 +24,7 @@ from adapters.peft.model.lora import (
 )
 from adapters.peft.model.lora_dropout import Dropout
 from adapters.peft.model.network import ForwardMode, Network
+from adapters.peft.runtime.devices.peers import Peers
 from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.training.adamw import Optimiser
 from adapters.peft.training.forward_backward import Logprobs, MicroBatchPass, MicroBatchRunner
@@ -85,6 +86,13 @@ class Trainer:
         self._run = lanes.run
         self._loss_lock = threading.Lock()  # a custom loss is called by one lane at a time
 
+    def attach_peers(self, peers: Peers) -> None:
+        """Compute a part of each batch; the trainers of other devices compute the others."""
+        self._runner.peers = peers
+
+    def synchronise(self) -> None:
+        """Send the weights to all other devices, of which there are none here."""
+
     def check(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> None:
         """Raise DataError or ConfigError for bad input, before anything is computed."""
         vocabulary, context = self.network.vocab_size, self.network.context_length
@@ -127,6 +135,7 @@ class Trainer:
         """Apply the accumulated gradient; raises RunFailed if there is none."""
         if not self.pending:
             raise RunFailed("optim_step has no gradient to apply: call forward_backward first")
+        self._runner.all_reduce_gradients()
         norm = self._run(lambda: self.optimiser.step(adam))
         self.pending = False
         return OptimStepResult({"grad_norm": norm})

@@ -1,0 +1,74 @@
+"""Sums of tensors over devices, by torch.distributed: NCCL on CUDA devices, else Gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from adapters.peft.runtime.devices.peers import LostPeer
+
+BUCKET = 2**25  # numbers that are summed at once: 128 MB in float32
+TIMEOUT = timedelta(minutes=5)  # for a device that is alive but does not answer
+
+
+class AllReduce:
+    """Sums over the devices of a group; its connections are made by the first sum.
+
+    It does not use the default group of torch.distributed, which belongs to the user's code.
+    """
+
+    def __init__(self, rank: int, count: int, store: str) -> None:
+        """`store`: path of a new file in a private folder; the devices find each other by it."""
+        self._rank, self._count, self._path = rank, count, store
+        self._group: Any = None
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace each tensor by its sum; raises LostPeer if a device is gone."""
+        try:
+            for bucket in _buckets(tensors):
+                self._sum(bucket)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise LostPeer(
+                f"the gradients could not be summed over the devices: {error}"
+            ) from error
+
+    def _sum(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Sum tensors of one dtype in one buffer, of float32 or better."""
+        dtype = torch.promote_types(tensors[0].dtype, torch.float32)
+        buffer = torch.cat([tensor.reshape(-1).to(dtype) for tensor in tensors])
+        if self._group is None:
+            self._group = self._connect(buffer.device)
+        self._group.allreduce([buffer]).wait()
+        parts = torch.split(buffer, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def _connect(self, device: torch.device) -> Any:
+        import torch.distributed as distributed
+
+        library: Any = distributed  # its backends are untyped
+        store = library.FileStore(self._path, self._count)
+        if device.type == "cuda":
+            return library.ProcessGroupNCCL(store, self._rank, self._count, TIMEOUT)
+        options = library.ProcessGroupGloo._Options()
+        options._timeout = TIMEOUT
+        options._devices = [library.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        return library.ProcessGroupGloo(store, self._rank, self._count, options)
+
+
+def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Yield runs of tensors of one dtype, of at most BUCKET numbers unless one is larger."""
+    bucket, size = list[torch.Tensor](), 0
+    for tensor in tensors:
+        if bucket and (tensor.dtype != bucket[0].dtype or size + tensor.numel() > BUCKET):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(tensor)
+        size += tensor.numel()
+    if bucket:
+        yield bucket
