@@ -1,26 +1,51 @@
-"""Checkpoints in a blob store: safetensors with their digests, and a manifest written last."""
+"""Checkpoints in a blob store: LoRA weights or a whole model, and a manifest written last.
+
+The manifest has the digest of each file.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 
 from adapters.folders import CONFIG
 from adapters.peft.adapter_folder import WEIGHTS
+from adapters.peft.model.base_model import BaseModel
+from adapters.peft.model.full_weights import FullModel
 from adapters.peft.model.lora import LoraAdapter, lora_alpha
+from adapters.progress_bars import progress_bars_disabled
 from kitchen.errors import ConfigError, CorruptCheckpoint
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.safe_text import read_json
-from kitchen.types import Checkpoint, Lora
+from kitchen.types import Checkpoint, Lora, Trainable
 
 MANIFEST = "checkpoint.json"
 OPTIMISER = "optimizer.safetensors"
-MANIFEST_TYPES = {"files": dict, "lora": dict, "calls": int, "model": str, "model_sha256": str}
+MASTERS = "masters.safetensors"  # float32 copies of weights that the model has in bfloat16
+MANIFEST_TYPES: Mapping[str, Any] = MappingProxyType(
+    {
+        "files": dict,
+        "lora": dict | None,  # null if all weights of the model were trained
+        "calls": int,
+        "model": str,
+        "model_sha256": str,
+    }
+)
+MAX_FILE = 5_000_000_000  # bytes; larger sets of tensors are saved as several files
+_FILE = re.compile(
+    r"(adapter_)?(config|generation_config|checkpoint|model\.safetensors\.index)\.json"
+    r"|(adapter_model|model|masters|optimizer)(-\d+-of-\d+)?\.safetensors"
+)
 
 Kind = Literal["training", "weights"]
 
@@ -32,21 +57,38 @@ class SavedCheckpoint:
     checkpoint: Checkpoint
     model: str
     model_sha256: str
-    lora: Lora
+    lora: Lora | None  # None if all weights of the model were trained
     calls: int  # of forward_backward before it was saved
     files: Mapping[str, bytes]
 
     def tensors(self, file: str) -> dict[str, torch.Tensor]:
-        """Return the tensors of a safetensors file."""
+        """Return the tensors of a safetensors file, which may have been saved as several."""
         from safetensors.torch import load
 
-        return load(self.files[file])
+        tensors = dict[str, torch.Tensor]()
+        for name in self.files:
+            if _whole_name(name) == file:
+                tensors |= load(self.files[name])
+        return tensors
+
+    def has(self, file: str) -> bool:
+        """Return whether there is such a file, whole or in parts."""
+        return file in map(_whole_name, self.files)
+
+    @contextmanager
+    def model_folder(self) -> Iterator[Path]:
+        """A temporary folder with the model, as transformers opens it."""
+        with TemporaryDirectory(prefix="kitchen-model-") as folder:
+            for name in self.files:
+                if _whole_name(name) not in (MASTERS, OPTIMISER):
+                    (Path(folder) / name).write_bytes(self.files[name])
+            yield Path(folder)
 
 
 def write_checkpoint(
     blobs: BlobStore,
     name: str,
-    files: Mapping[str, bytes],
+    files: Iterable[tuple[str, bytes]],
     metadata: Mapping[str, Any],
     *,
     overwrite: bool = False,
@@ -65,9 +107,10 @@ def write_checkpoint(
                 f"checkpoint {name!r} exists already; choose another name, or delete it first"
             )
         _delete(blobs, name)
-    for file, data in files.items():
+    digests = {}
+    for file, data in files:
         blobs.write(f"{name}/{file}", data)
-    digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
+        digests[file] = hashlib.sha256(data).hexdigest()
     contents = {"format": 1, **metadata, "files": digests}
     manifest = json.dumps(contents, indent=2, sort_keys=True).encode()
     blobs.write(f"{name}/{MANIFEST}", manifest)
@@ -86,15 +129,14 @@ def read_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> SavedCheckpoint
             f"{checkpoint.path}/{MANIFEST} is not the one that was saved: its SHA-256 is "
             f"{handle.sha256[:16]}…, not {checkpoint.sha256[:16]}…; use an earlier checkpoint"
         )
-    files = {
-        file: _read_checked(blobs, f"{checkpoint.path}/{file}", digest)
-        for file, digest in manifest["files"].items()
-    }
+    lora = manifest["lora"]
+    read = _read_all if lora else _CheckedFiles
+    files = read(blobs, checkpoint.path, manifest["files"])
     return SavedCheckpoint(
         handle,
         manifest["model"],
         manifest["model_sha256"],
-        Lora(**manifest["lora"]),
+        Lora(**lora) if lora else None,
         manifest["calls"],
         files,
     )
@@ -112,18 +154,36 @@ def delete_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> None:
     _delete(blobs, checkpoint.path)
 
 
-def weight_files(adapter: LoraAdapter, model: str) -> dict[str, bytes]:
-    """Return the files of an adapter as `PeftModel.save_pretrained` writes them."""
+def weight_files(
+    weights: LoraAdapter | FullModel, base: BaseModel, max_file: int = MAX_FILE
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of LoRA weights as PEFT writes them, or of a model as transformers does."""
     from safetensors.torch import save
 
-    return {
-        WEIGHTS: save(adapter.tensors(), {"format": "pt"}),
-        CONFIG: _peft_config(adapter, model),
-    }
+    if isinstance(weights, LoraAdapter):
+        yield WEIGHTS, save(weights.tensors(), {"format": "pt"})
+        yield CONFIG, _peft_config(weights, base.name)
+        return
+    with TemporaryDirectory(prefix="kitchen-model-") as folder:
+        with progress_bars_disabled():
+            base.model.save_pretrained(folder, max_shard_size=max_file)
+        for path in sorted(Path(folder).iterdir()):
+            yield path.name, path.read_bytes()
+
+
+def training_files(
+    weights: LoraAdapter | FullModel,
+    optimiser: Mapping[str, torch.Tensor],
+    max_file: int = MAX_FILE,
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files that only a training session needs: master copies and optimiser state."""
+    if isinstance(weights, FullModel) and weights.rounded:
+        yield from _tensor_files(MASTERS, weights.rounded, max_file)
+    yield from _tensor_files(OPTIMISER, optimiser, max_file)
 
 
 def checkpoint_metadata(
-    kind: Kind, step: int, calls: int, model: str, model_sha256: str, lora: Lora
+    kind: Kind, step: int, calls: int, model: str, model_sha256: str, trainable: Trainable
 ) -> dict[str, Any]:
     """Return the entries of a manifest besides its files."""
     return {
@@ -132,7 +192,7 @@ def checkpoint_metadata(
         "calls": calls,
         "model": model,
         "model_sha256": model_sha256,
-        "lora": asdict(lora),
+        "lora": asdict(trainable) if isinstance(trainable, Lora) else None,
     }
 
 
@@ -193,5 +253,58 @@ def _read_checked(blobs: BlobStore, name: str, digest: str) -> bytes:
 
 def _delete(blobs: BlobStore, path: str) -> None:
     """Delete the manifest first, so that a half-deleted checkpoint counts as none."""
-    for file in (MANIFEST, OPTIMISER, CONFIG, WEIGHTS):
-        blobs.delete(f"{path}/{file}")
+    blobs.delete(f"{path}/{MANIFEST}")
+    for name in blobs.list(f"{path}/"):
+        if _FILE.fullmatch(name.removeprefix(f"{path}/")):
+            blobs.delete(name)
+
+
+def _read_all(blobs: BlobStore, path: str, digests: Mapping[str, str]) -> Mapping[str, bytes]:
+    return {
+        file: _read_checked(blobs, f"{path}/{file}", digest) for file, digest in digests.items()
+    }
+
+
+class _CheckedFiles(Mapping[str, bytes]):
+    """Files that are read one at a time, because all of them may not fit in memory.
+
+    Every digest is checked at first, and again when a file is read.
+    """
+
+    def __init__(self, blobs: BlobStore, path: str, digests: Mapping[str, str]) -> None:
+        self._blobs, self._path, self._digests = blobs, path, digests
+        for file in self:
+            self[file]
+
+    def __getitem__(self, file: str) -> bytes:
+        return _read_checked(self._blobs, f"{self._path}/{file}", self._digests[file])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._digests)
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+
+def _tensor_files(
+    file: str, tensors: Mapping[str, torch.Tensor], max_file: int
+) -> Iterator[tuple[str, bytes]]:
+    """Yield tensors as one safetensors file, or as several named NAME-00001-of-00003."""
+    from safetensors.torch import save
+
+    parts, size = list[dict[str, torch.Tensor]]([{}]), 0
+    for name, tensor in tensors.items():
+        size += tensor.nbytes
+        if size > max_file and parts[-1]:
+            parts.append({})
+            size = tensor.nbytes
+        parts[-1][name] = tensor
+    stem, _, suffix = file.rpartition(".")
+    for number, part in enumerate(parts, 1):
+        name = file if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}.{suffix}"
+        yield name, save({key: value.detach().cpu().contiguous() for key, value in part.items()})
+
+
+def _whole_name(file: str) -> str:
+    """Return the name of the file that this one is, or is a part of."""
+    return re.sub(r"-\d+-of-\d+(?=\.)", "", file)

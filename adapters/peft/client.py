@@ -20,7 +20,7 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.ports.training import TrainingSession
-from kitchen.types import Checkpoint, Lora, LoraKind, Trainable
+from kitchen.types import Checkpoint, FullWeights, Lora, LoraKind, Trainable
 
 if TYPE_CHECKING:
     from adapters.peft.device import Machine
@@ -30,7 +30,7 @@ _NAME = "the local engine"
 
 
 class PeftTraining:
-    """Trains LoRA weights on this machine's CPU or GPU; checkpoints go to the blob store.
+    """Trains weights on this machine's CPU or GPU; checkpoints go to the blob store.
 
     Raises ConfigError for invalid settings, and BackendError for missing packages or devices once a
     model is opened.
@@ -53,6 +53,7 @@ class PeftTraining:
             "export",
             "export merged",
             "export gguf",
+            "full_weights",
         }
     )
 
@@ -118,6 +119,9 @@ class PeftTraining:
         _check_packages()
         from adapters.peft.model.base_model import untrained_parts
 
+        if isinstance(trainable, FullWeights):
+            self._check_full_weights(model)
+            return ()
         lora = require_lora(trainable, _NAME, KINDS)
         return untrained_parts(model_folder(self._hub, model), lora)
 
@@ -130,12 +134,14 @@ class PeftTraining:
 
         Errors of the model are raised by the session's futures and tokenizer.
         """
-        lora = require_lora(trainable, _NAME, KINDS)
-        _check_lora(lora)
+        if isinstance(trainable, FullWeights):
+            self._check_quantization()
+        else:
+            _check_lora(require_lora(trainable, _NAME, KINDS))
         machine = self._shared_machine()
         from adapters.peft.session import PeftSession
 
-        return PeftSession(machine, self._blobs, model, lora)
+        return PeftSession(machine, self._blobs, model, trainable)
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Return a sampler of a model by name, an adapter's folder (`path:DIR`) or a checkpoint."""
@@ -179,6 +185,22 @@ class PeftTraining:
         from adapters.peft.checkpoints import delete_checkpoint
 
         delete_checkpoint(self._blobs, checkpoint)
+
+    def _check_full_weights(self, model: str) -> None:
+        self._check_quantization()
+        if self.lora(model) is not None:
+            raise ConfigError(
+                f"{model} is a LoRA adapter, and train=full needs a whole model: merge it first "
+                "(kitchen export --merged), and give the folder of the result"
+            )
+
+    def _check_quantization(self) -> None:
+        if self._settings.quantization != "none":
+            raise ConfigError(
+                f"training.quantization={self._settings.quantization} stores the weights rounded "
+                "and frozen, so they cannot be trained with train=full; set "
+                "training.quantization=none, or train=lora"
+            )
 
     def _shared_machine(self) -> Machine:
         _check_packages()

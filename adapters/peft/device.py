@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
+from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from adapters.peft.model.base_model import BaseModel, load_base
+from adapters.peft.model.base_model import BaseModel, load_base, open_base
 from adapters.peft.runtime.cpu import describe_cpu, has_fast_bfloat16
 from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.runtime.threads import default_threads
@@ -66,15 +68,32 @@ class Machine:
 
     def base(self, model: str) -> BaseModel:
         """Return a base model, loaded if it is not in use; only for workers, which take turns."""
-        base = self._bases.get(model)
+        return self._shared(model, lambda: self._load(model))
+
+    def own_base(self, model: str) -> BaseModel:
+        """Return a base model whose weights nobody else uses, so that they can be trained."""
+        shared = self._bases.get(model)
+        return self._load(model) if shared is None else self.lanes.run(shared.copy)
+
+    def base_from_folder(self, name: str, folder: Path, sha256: str) -> BaseModel:
+        """Open the folder of a checkpoint that is a whole model, unless it is in use already."""
+        settings = self.settings, self.device, self.dtype
+        return self._shared(
+            f"{name} {sha256}", lambda: self._on_lane(open_base, name, folder, sha256, *settings)
+        )
+
+    def _load(self, model: str) -> BaseModel:
+        settings = self.settings, self.device, self.dtype
+        return self._on_lane(load_base, self.hub, model, *settings)
+
+    def _on_lane(self, load: Callable[..., BaseModel], *args: object) -> BaseModel:
+        context = copy_context()  # for the progress of loading
+        return self.lanes.run(lambda: context.run(load, *args))
+
+    def _shared(self, key: str, load: Callable[[], BaseModel]) -> BaseModel:
+        base = self._bases.get(key)
         if base is None:
-            context = copy_context()  # for the progress of loading
-            base = self.lanes.run(
-                lambda: context.run(
-                    load_base, self.hub, model, self.settings, self.device, self.dtype
-                )
-            )
-            self._bases[model] = base
+            base = self._bases[key] = load()
         return base
 
     def facts(self) -> dict[str, str]:

@@ -15,7 +15,13 @@ from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.lora import Tensors
 from adapters.peft.runtime.worker import Worker, nested_call_error
 from adapters.peft.sampling.batch import serve_batch
-from adapters.peft.sampling.frozen_model import FrozenModel, freeze, load_checkpoint, load_named
+from adapters.peft.sampling.frozen_model import (
+    FrozenModel,
+    freeze,
+    freeze_whole,
+    load_checkpoint,
+    load_named,
+)
 from adapters.peft.sampling.requests import (
     LazyFuture,
     Request,
@@ -67,6 +73,13 @@ class PeftSampler:
         return cls(
             machine, base.name, lambda: freeze(machine, base, tokenizer, lora, tensors, base.name)
         )
+
+    @classmethod
+    def from_model(
+        cls, machine: Machine, tokenizer: FolderTokenizer, model: BaseModel
+    ) -> PeftSampler:
+        """Sample from a whole model, which nobody changes any more."""
+        return cls(machine, model.name, lambda: freeze_whole(model, tokenizer))
 
     @classmethod
     def from_weights(

@@ -1,4 +1,4 @@
-"""The local training session: one queue, one thread, one set of LoRA weights."""
+"""The local training session: one queue, one thread, one set of weights."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 from adapters.folders import model_folder
 from adapters.peft.adapter_folder import WEIGHTS, AdapterFolder, read_adapter
 from adapters.peft.checkpoints import (
+    MASTERS,
     OPTIMISER,
     Kind,
     SavedCheckpoint,
     checkpoint_metadata,
     delete_checkpoint,
     read_checkpoint,
+    training_files,
     weight_files,
     write_checkpoint,
 )
 from adapters.peft.device import Machine
-from adapters.peft.model.lora import lora_alpha, lora_scale
+from adapters.peft.model.base_model import read_weights
+from adapters.peft.model.full_weights import FullModel
+from adapters.peft.model.lora import LoraAdapter, lora_alpha, lora_scale
 from adapters.peft.runtime.worker import Worker, nested_call_error
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.sampling.requests import SubmittedFuture
@@ -33,22 +38,36 @@ from kitchen.errors import ConfigError, DataError, RunFailed, SessionLost
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Failed, Future
 from kitchen.ports.sampling import Sampler, Tokenizer
-from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, OptimStepResult
+from kitchen.types import (
+    Adam,
+    Checkpoint,
+    Datum,
+    Facts,
+    FullWeights,
+    Lora,
+    Loss,
+    LossOutput,
+    OptimStepResult,
+    Trainable,
+)
 
 T = TypeVar("T")
 
 
 class PeftSession:
-    """One set of LoRA weights in training on this machine; the model loads in the background."""
+    """One set of weights in training on this machine; the model loads in the background."""
 
-    def __init__(self, machine: Machine, blobs: BlobStore, model: str, lora: Lora) -> None:
-        self._machine, self._blobs, self._model, self._lora = machine, blobs, model, lora
+    def __init__(
+        self, machine: Machine, blobs: BlobStore, model: str, trainable: Trainable
+    ) -> None:
+        self._machine, self._blobs, self._model = machine, blobs, model
+        self._trainable = trainable
         self._worker = Worker(f"training {model}")
         self._fetched = self._worker.submit(
             lambda: model_folder(machine.hub, model), exclusive=False
         )
         self._trainer: concurrent.futures.Future[Trainer] | Failed = self._worker.submit(
-            lambda: _open_on_devices(machine, model, lora)
+            lambda: _open_on_devices(machine, model, trainable)
         )
         self._lock, self._failure, self._closed = threading.Lock(), "", False
         self._is_lost = False  # with a device; a run can resume from its last save point
@@ -107,7 +126,7 @@ class PeftSession:
             lambda trainer: write_checkpoint(
                 self._blobs,
                 name,
-                weight_files(trainer.adapter, trainer.base.name),
+                weight_files(trainer.weights, trainer.base),
                 self._metadata(trainer, "weights"),
                 overwrite=overwrite,
             )
@@ -123,15 +142,7 @@ class PeftSession:
         return self.submit(lambda trainer: delete_checkpoint(self._blobs, checkpoint))
 
     def snapshot(self) -> Future[Sampler]:
-        return self.submit(
-            lambda trainer: PeftSampler.from_adapter(
-                self._machine,
-                self._tokenizer,
-                trainer.base,
-                trainer.adapter.lora,
-                trainer.adapter.tensors(),
-            )
-        )
+        return self.submit(self._snapshot)
 
     def close(self) -> None:
         """Close the session: the running call ends, and waiting calls are cancelled."""
@@ -201,33 +212,39 @@ class PeftSession:
             raise
         return trainer.step(adam)
 
+    def _snapshot(self, trainer: Trainer) -> Sampler:
+        weights, tokenizer = trainer.weights, self._tokenizer
+        if isinstance(weights, FullModel):
+            return PeftSampler.from_model(self._machine, tokenizer, trainer.base.copy())
+        return PeftSampler.from_adapter(
+            self._machine, tokenizer, trainer.base, weights.lora, weights.tensors()
+        )
+
     def _metadata(self, trainer: Trainer, kind: Kind) -> dict[str, Any]:
         steps, sha256 = trainer.optimiser.steps, trainer.base.sha256
-        return checkpoint_metadata(kind, steps, trainer.calls, self._model, sha256, self._lora)
+        return checkpoint_metadata(kind, steps, trainer.calls, self._model, sha256, self._trainable)
 
     def _save(self, trainer: Trainer, name: str) -> Checkpoint:
-        from safetensors.torch import save
-
         if trainer.pending:
             raise RunFailed(
                 f"save {name!r}: a gradient has not been applied yet, and checkpoints hold no "
                 "gradient; call optim_step first"
             )
-        files = {
-            **weight_files(trainer.adapter, trainer.base.name),
-            OPTIMISER: save(trainer.optimiser.tensors()),
-        }
+        files = chain(
+            weight_files(trainer.weights, trainer.base),
+            training_files(trainer.weights, trainer.optimiser.state()),
+        )
         return write_checkpoint(self._blobs, name, files, self._metadata(trainer, "training"))
 
     def _load(self, trainer: Trainer, checkpoint: Checkpoint, *, with_optimiser: bool) -> None:
         saved = read_checkpoint(self._blobs, checkpoint)
-        if with_optimiser and OPTIMISER not in saved.files:
+        if with_optimiser and not saved.has(OPTIMISER):
             raise ConfigError(
                 f"checkpoint {checkpoint.path!r} has weights but no optimiser state: use "
                 "load_weights"
             )
         self._check_compatible(trainer, saved)
-        trainer.adapter.load(saved.tensors(WEIGHTS), checkpoint.path)
+        self._load_tensors(trainer.weights, saved, with_masters=with_optimiser)
         if with_optimiser:
             trainer.optimiser.load(saved.tensors(OPTIMISER), saved.checkpoint.step)
             trainer.calls = saved.calls
@@ -238,6 +255,18 @@ class PeftSession:
         trainer.synchronise()
         self._refused.clear()
 
+    def _load_tensors(
+        self, weights: LoraAdapter | FullModel, saved: SavedCheckpoint, *, with_masters: bool
+    ) -> None:
+        path = saved.checkpoint.path
+        if isinstance(weights, LoraAdapter):
+            weights.load(saved.tensors(WEIGHTS), path)
+            return
+        with saved.model_folder() as folder:
+            weights.load(read_weights(folder, self._machine.dtype), path)
+        if with_masters and weights.rounded:
+            weights.load_masters(saved.tensors(MASTERS), path)
+
     def _check_compatible(self, trainer: Trainer, saved: SavedCheckpoint) -> None:
         """Raise ConfigError for a checkpoint of another base model, LoRA kind or scale."""
         path = saved.checkpoint.path
@@ -247,40 +276,62 @@ class PeftSession:
                 f"{saved.model_sha256[:16]}…, but this session trains {self._model!r} with "
                 f"{trainer.base.sha256[:16]}…"
             )
-        if saved.lora.kind != trainer.adapter.lora.kind:
+        weights, has_lora = trainer.weights, saved.lora is not None
+        if has_lora != isinstance(weights, LoraAdapter):
+            saved_kind, kind = ("LoRA weights", "all weights")[:: 1 if has_lora else -1]
             raise ConfigError(
-                f"checkpoint {path!r} has weights of the kind {saved.lora.kind!r}, but this "
-                f"session trains {trainer.adapter.lora.kind!r}: set lora_kind={saved.lora.kind}"
+                f"checkpoint {path!r} has {saved_kind}, but this session trains {kind}; open the "
+                f"session with {saved_kind}, or export the checkpoint as a whole model and start "
+                "from its folder"
             )
-        if saved.lora.rank != trainer.adapter.lora.rank:
-            return  # loading reports the shapes
-        if (scale := lora_scale(saved.lora)) != trainer.adapter.scale:
-            raise ConfigError(
-                f"checkpoint {path!r} was trained with a LoRA scale of {scale:g}, but this session "
-                f"has {trainer.adapter.scale:g}, which would change the effect of its weights; "
-                "open the session with the alpha of the checkpoint"
-            )
+        if saved.lora is not None and isinstance(weights, LoraAdapter):
+            _check_same_lora(saved.lora, weights, path)
 
 
-def _open_on_devices(machine: Machine, model: str, lora: Lora) -> Trainer:
+def _check_same_lora(saved: Lora, weights: LoraAdapter, path: str) -> None:
+    if saved.kind != weights.lora.kind:
+        raise ConfigError(
+            f"checkpoint {path!r} has weights of the kind {saved.kind!r}, but this "
+            f"session trains {weights.lora.kind!r}: set lora_kind={saved.kind}"
+        )
+    if saved.rank != weights.lora.rank:
+        return  # loading reports the shapes
+    if (scale := lora_scale(saved)) != weights.scale:
+        raise ConfigError(
+            f"checkpoint {path!r} was trained with a LoRA scale of {scale:g}, but this session "
+            f"has {weights.scale:g}, which would change the effect of its weights; "
+            "open the session with the alpha of the checkpoint"
+        )
+
+
+def _open_on_devices(machine: Machine, model: str, trainable: Trainable) -> Trainer:
     """Open a trainer on each device; returns that of the first."""
     if (group := machine.group()) is None:
-        return _open_trainer(machine, model, lora)
+        return _open_trainer(machine, model, trainable)
     from adapters.peft.training.data_parallel import open_on_devices
 
-    return open_on_devices(group, _open_trainer, machine, model, lora)
+    return open_on_devices(group, _open_trainer, machine, model, trainable)
 
 
 def _open_trainer(
-    machine: Machine, model: str, lora: Lora, kind: type[Trainer] = Trainer
+    machine: Machine, model: str, trainable: Trainable, kind: type[Trainer] = Trainer
 ) -> Trainer:
-    """Open a trainer of new LoRA weights on a model, or of those of an adapter's folder."""
+    """Open a trainer of LoRA weights, new ones or those of an adapter's folder, or of a model."""
     adapter = read_adapter(machine.hub, model)
-    if adapter is not None:
-        _check_lora(adapter, lora)
+    if isinstance(trainable, FullWeights):
+        if adapter is not None:
+            raise ConfigError(
+                f"{model} is a LoRA adapter, and all weights can be trained only of a whole model: "
+                "merge it first (kitchen export --merged), and open the folder of the result"
+            )
+        base = machine.own_base(model)
+    else:
+        if adapter is not None:
+            _check_lora(adapter, trainable)
+        base = machine.base(model if adapter is None else adapter.base)
     return kind(
-        machine.base(model if adapter is None else adapter.base),
-        lora,
+        base,
+        trainable,
         machine.accum_dtype,
         machine.budget,
         machine.lanes,

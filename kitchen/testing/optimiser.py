@@ -9,7 +9,7 @@ import pytest
 
 from kitchen.ports.training import TrainingSession
 from kitchen.testing.subject import Open, TrainingSubject
-from kitchen.types import Adam, Array
+from kitchen.types import Adam, Array, Lora
 
 
 class OptimiserLaws(TrainingSubject):
@@ -64,16 +64,19 @@ class OptimiserLaws(TrainingSubject):
         assert clipped.metrics["grad_norm"] == pytest.approx(norm, rel=self.rounding)
 
     def test_weight_decay_is_decoupled(self, opened: Open) -> None:
-        """With learning_rate * weight_decay = 1 all weights become 0, whatever the moments."""
+        """With learning_rate * weight_decay = 1 all weights become 0, whatever the moments.
+
+        LoRA weights of 0 change nothing; a model whose weights are all 0 finds all tokens equal.
+        """
         session = opened()
         untrained = self.score(session)
         move = self.moved(session, self.small_step(opened), self.data(session))
         session.forward_backward(self.data(session))
         session.optim_step(Adam(learning_rate=0.5, weight_decay=2.0, eps=1e30)).result()
-        assert (
-            np.abs(self.score(session) - untrained).max()
-            <= 0.01 * np.abs(move).max() + self.logprob_noise
-        )
+        decayed = self.score(session)
+        expected = untrained if isinstance(self.lora, Lora) else decayed.mean()
+        distance = np.abs(decayed - expected).max()
+        assert distance <= 0.01 * np.abs(move).max() + self.logprob_noise
 
     def sign_step(self, opened: Open) -> Adam:
         """Return a first step of AdamW (eps 1e-12) that moves about as far as `small_step`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from kitchen.errors import BackendError, ConfigError, DataError, KitchenError
 from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.subject import Open, TrainingSubject
-from kitchen.types import Adam, Datum, Floats, LoraKind
+from kitchen.types import Adam, Datum, Floats, FullWeights, Lora, Trainable
 
 # turns a valid datum into bad data
 MakeBad = Callable[["RefusalLaws", TrainingSession, Datum], Any]
@@ -89,6 +88,13 @@ REPRESENTATIVE = (
     "overlong",
     "raw mapping",
 )
+
+# by capability: the text that a refusal contains, and the weights to train
+TRAINABLES: Mapping[str, tuple[str, Trainable]] = {
+    "rslora": ("rslora", Lora(rank=8, kind="rslora")),
+    "dora": ("dora", Lora(rank=8, kind="dora")),
+    "full_weights": ("all weights", FullWeights()),
+}
 
 # a client of a server can check weights itself; only the server knows the vocabulary
 INVALID = ("weights", "target_tokens")
@@ -180,16 +186,16 @@ class RefusalLaws(TrainingSubject):
         with pytest.raises(BackendError, match=self.unknown_model):
             training.sampler(self.unknown_model).logprobs(np.array([1, 2])).result()
 
-    @pytest.mark.parametrize("kind", ["rslora", "dora"])
-    def test_a_kind_of_lora_is_trained_or_refused(
-        self, training: TrainingClient, kind: LoraKind
+    @pytest.mark.parametrize("kind", TRAINABLES)
+    def test_a_kind_of_weights_is_trained_or_refused(
+        self, training: TrainingClient, kind: str
     ) -> None:
-        lora = replace(self.lora, kind=kind)
+        named, trainable = TRAINABLES[kind]
         if kind not in training.capabilities:
-            with pytest.raises(ConfigError, match=kind):
-                training.open(self.model, lora)
+            with pytest.raises(ConfigError, match=named):
+                training.open(self.model, trainable)
             return
-        session = training.open(self.model, lora)
+        session = training.open(self.model, trainable)
         assert self.norm(session, self.data(session)) > 0
         session.close()
 

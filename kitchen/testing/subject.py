@@ -17,7 +17,7 @@ from kitchen.ports.training import (
     TrainingSession,
     why_missing,
 )
-from kitchen.types import Adam, Array, Checkpoint, Datum, Lora, Loss
+from kitchen.types import Adam, Array, Checkpoint, Datum, Lora, Loss, Trainable
 
 Open = Callable[[], TrainingSession]
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class TrainingSubject:
 
     model = "tiny"  # a small model that the client can open
     unknown_model = "no such model"
-    lora = Lora(rank=8, seed=1)
+    lora: Trainable = Lora(rank=8, seed=1)  # the weights that sessions train
     context = 4096  # tokens; the most that the model reads at once
     rounding = 1e-4  # relative: the same sum, added up in another order
     agreement = 1e-4  # nats: training and sampling log-probabilities of the same tokens

@@ -12,11 +12,17 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from kitchen.ports.training import CheckpointStore, TrainingClient, TrainingSession
 from kitchen.testing.training import TrainingLaws
-from kitchen.types import Checkpoint
+from kitchen.types import Checkpoint, FullWeights
 from tests.support.tiny_model import tiny_gemma2, tiny_model
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
+
+
+def flip_last_bit(blobs: FakeBlobs, name: str) -> None:
+    data = blobs.read(name)
+    assert data
+    blobs.write(name, data[:-1] + bytes([data[-1] ^ 1]))
 
 
 class TestFloat32(TrainingLaws):
@@ -43,10 +49,26 @@ class TestFloat32(TrainingLaws):
         )
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
-        name = f"{checkpoint.path}/adapter_model.safetensors"
-        data = self.blobs.read(name)
-        assert data
-        self.blobs.write(name, data[:-1] + bytes([data[-1] ^ 1]))
+        flip_last_bit(self.blobs, f"{checkpoint.path}/adapter_model.safetensors")
+
+
+@pytest.mark.slow
+class TestFullWeights(TestFloat32):
+    """All weights of the model are trained."""
+
+    lora = FullWeights()
+
+    def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
+        flip_last_bit(self.blobs, f"{checkpoint.path}/model.safetensors")
+
+
+@pytest.mark.slow
+class TestFullWeightsBfloat16(TestFullWeights):
+    """Weights in bfloat16 with master copies in float32."""
+
+    dtype = "bfloat16"
+    agreement = rounding = 2e-2
+    curvature, loss_drop, logprob_noise = 0.3, 2.0, 0.03
 
 
 @pytest.mark.slow

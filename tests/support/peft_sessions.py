@@ -66,7 +66,7 @@ def step(session: PeftSession, data: Sequence[Datum], loss: Any = "cross_entropy
 def _gradients(trainer: Trainer) -> dict[str, Array]:
     """Copy the gradient of every trained parameter."""
     gradients = {}
-    for name, parameter in trainer.adapter.named_parameters().items():
+    for name, parameter in trainer.weights.named_parameters().items():
         assert parameter.grad is not None
         gradients[name] = parameter.grad.cpu().numpy().copy()
     return gradients

@@ -96,6 +96,8 @@ def _find_adapter(hub: HubClient, blobs: BlobStore, weights: str | Checkpoint) -
 
 def _from_checkpoint(hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint) -> _PeftAdapter:
     saved: SavedCheckpoint = read_checkpoint(blobs, checkpoint)
+    if saved.lora is None:
+        raise BackendError(f"{checkpoint.path}: exporting all weights is not supported yet")
     model = base_of(hub, saved.model)
     base, folder = hub.fetch(model), hub.fetch(saved.model)
     check_base(saved, hub.sha256(model))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,10 @@ _IMPLEMENTATIONS = {
 
 @dataclass(frozen=True, eq=False)
 class BaseModel:
-    """The weights of a base model, shared by all sessions and samplers that use it."""
+    """The weights of a base model, shared by all sessions and samplers that use it.
+
+    A session that trains all weights has one of its own.
+    """
 
     name: str
     folder: Path
@@ -47,6 +50,13 @@ class BaseModel:
     def parameters(self) -> int:
         """The number of parameters; those in 4 bits count as what they were before."""
         return sum(_size(parameter) for parameter in self.model.parameters())
+
+    def copy(self) -> BaseModel:
+        """Copy the modules and the weights, which are frozen in the copy."""
+        model = copy.deepcopy(self.model).requires_grad_(False)
+        if is_llama_like(model):
+            make_weights_contiguous(model)
+        return replace(self, model=model)
 
     def copy_modules(self) -> Any:
         """Copy the modules, but not the weights, so that LoRA layers can be inserted."""
@@ -67,6 +77,18 @@ def load_base(
             f"{name} is a LoRA adapter, not a whole model: sample from it as it is, or open its "
             f"base model {base_model_name(folder)!r} for training"
         )
+    return open_base(name, folder, hub.sha256(name), settings, device, dtype)
+
+
+def open_base(
+    name: str,
+    folder: Path,
+    sha256: str,
+    settings: Settings,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> BaseModel:
+    """Open the folder of a whole model; raises BackendError."""
     with reporting(f"Loading {_short_name(name)} (reading {_megabytes(folder)})"):
         model = _open(folder, settings, device, dtype)
     model.requires_grad_(False).eval()
@@ -78,7 +100,7 @@ def load_base(
         make_weights_contiguous(model)
     if model.config._attn_implementation == "sdpa":
         use_tiled_attention(model)
-    return BaseModel(name, folder, hub.sha256(name), model, choose_forward_mode(name, model))
+    return BaseModel(name, folder, sha256, model, choose_forward_mode(name, model))
 
 
 def keep_weights_as_stored(model: Any) -> None:
@@ -126,6 +148,12 @@ def _open(folder: Path, settings: Settings, device: torch.device, dtype: torch.d
         return library.AutoModelForCausalLM.from_pretrained(
             folder, config=_read_config(folder), dtype=dtype, **_OFFLINE, **options
         )
+
+
+def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return the parameters of a whole model, on the CPU, under the names of its modules."""
+    model = _open(folder, Settings(), torch.device("cpu"), dtype)
+    return dict(model.named_parameters())
 
 
 def read_architecture(folder: Path) -> Any:

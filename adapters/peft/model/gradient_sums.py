@@ -13,8 +13,10 @@ K = TypeVar("K", bound=Hashable)
 class GradientSums(Generic[K]):
     """Gradients by key, such as a parameter, added up in the order in which they arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        """`dtype`: that of the sums; by default that of the gradients."""
         self.totals: dict[K, torch.Tensor] = {}
+        self._dtype = dtype
 
     def add(self, keys: Iterable[K], gradients: Iterable[torch.Tensor | None]) -> None:
         """Add gradients, which the sums may overwrite later; None adds nothing.
@@ -27,7 +29,7 @@ class GradientSums(Generic[K]):
                 continue
             total = self.totals.get(key)
             if total is None:
-                self.totals[key] = gradient
+                self.totals[key] = gradient.to(self._dtype or gradient.dtype)
             else:
                 totals.append(total)
                 added.append(gradient)

@@ -68,7 +68,7 @@ def score(
     )
     dstates = torch.empty_like(states) if grad_fn else None
     parameters, to_logits = trainable_parameters(head), _logits_fn(head, states)
-    dhead = [torch.zeros_like(parameter) for parameter in parameters] if grad_fn else []
+    dhead = [torch.zeros_like(p, dtype=accum_dtype) for p in parameters] if grad_fn else []
     target_rows = batch.target_rows.cpu().numpy()
     for rows, scored in scored_chunks(target_rows, len(states), CHUNK_ROWS):
         chunk = states[rows].detach().requires_grad_(grad_fn is not None)
@@ -84,7 +84,8 @@ def score(
             dstates[rows], *dparts = torch.autograd.grad(
                 logits, [chunk, *parameters], dlogits.to(logits.dtype)
             )
-            dhead = [total + part for total, part in zip(dhead, dparts, strict=True)]
+            for total, part in zip(dhead, dparts, strict=True):
+                total.add_(part)
     return HeadOutput(logprobs, dstates, tuple(dhead))
 
 

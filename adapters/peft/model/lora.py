@@ -12,6 +12,7 @@ from torch import nn
 
 from adapters.peft.adapter_folder import CHECK_BASE
 from adapters.peft.model.lora_dropout import Dropout
+from adapters.peft.model.trained_weights import TrainedWeights
 from kitchen.errors import BackendError, ConfigError
 from kitchen.types import DEFAULT_ALPHA, Lora
 
@@ -96,7 +97,7 @@ class _FusedLora(torch.autograd.Function):
         return dx, None, None, da, db, None
 
 
-class LoraAdapter:
+class LoraAdapter(TrainedWeights):
     """All LoRA layers of a model, inserted into its modules."""
 
     def __init__(
@@ -153,12 +154,6 @@ class LoraAdapter:
             layer.b = nn.Parameter((layer.b.detach() * layer.scale).to(dtype), requires_grad=False)
             layer.a = nn.Parameter(layer.a.detach().to(dtype), requires_grad=False)
             layer.scale = 1.0
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return copies of the weights on the CPU."""
-        return {
-            name: tensor.detach().cpu().clone() for name, tensor in self.named_parameters().items()
-        }
 
     def load(self, tensors: Tensors, source: str) -> None:
         """Load weights; raises ConfigError if their layers or shapes differ from the adapter's."""

@@ -135,8 +135,16 @@ def freeze(
     return FrozenModel(Network(model, base.mode), tokenizer, base)
 
 
+def freeze_whole(model: BaseModel, tokenizer: FolderTokenizer) -> FrozenModel:
+    return FrozenModel(Network(model.copy_modules(), model.mode), tokenizer, model)
+
+
 def load_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> FrozenModel:
     saved = read_checkpoint(blobs, checkpoint)
+    if saved.lora is None:
+        with saved.model_folder() as folder:
+            model = machine.base_from_folder(checkpoint.path, folder, saved.checkpoint.sha256)
+        return freeze_whole(model, fetch_tokenizer(machine.hub, saved.model))
     base = machine.base(base_of(machine.hub, saved.model))
     check_base(saved, base.sha256)
     tokenizer = fetch_tokenizer(machine.hub, saved.model)

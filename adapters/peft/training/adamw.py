@@ -59,13 +59,17 @@ class Optimiser:
         """Discard the accumulated gradient."""
         self._inner.zero_grad(set_to_none=True)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return copies of the state on the CPU, as `NAME/KEY`; empty before the first step."""
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the state, without copies, as `NAME/KEY`; empty before the first step."""
         tensors = {}
         for name, parameter in self._parameters.items():
             for key, value in self._inner.state.get(parameter, {}).items():
-                tensors[f"{name}/{key}"] = value.detach().cpu().clone()
+                tensors[f"{name}/{key}"] = value
         return tensors
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return copies of the state on the CPU."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.state().items()}
 
     def load(self, tensors: Mapping[str, torch.Tensor], steps: int) -> None:
         """Replace the state by a saved one; empty tensors reset it."""

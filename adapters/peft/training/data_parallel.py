@@ -73,7 +73,7 @@ class DataParallelTrainer(Trainer):
     def synchronise(self) -> None:
         """Send the weights and the optimiser's state of this device to all others."""
         state = (
-            self.adapter.tensors(),
+            self.weights.tensors(),
             self.optimiser.tensors(),
             self.optimiser.steps,
             self.calls,
@@ -229,6 +229,6 @@ def _load_state(
     calls: int,
 ) -> None:
     trainer: Trainer = worker.objects[name]
-    trainer.adapter.load(weights, "device 0")
+    trainer.weights.load(weights, "device 0")
     trainer.optimiser.load(optimiser, steps)
     trainer.calls, trainer.pending = calls, False

@@ -19,6 +19,7 @@ from adapters.peft.model.logprob_head import HeadOutput, LogprobGradFn, trainabl
 from adapters.peft.model.lora_dropout import Dropout
 from adapters.peft.model.network import Network
 from adapters.peft.model.shared_prefix import SharedPrefix
+from adapters.peft.model.trained_weights import TrainedWeights
 from adapters.peft.runtime.devices.peers import Peers
 from adapters.peft.runtime.lanes import Lanes
 from kitchen.types import Array, Datum
@@ -35,7 +36,7 @@ class MicroBatchRunner:
     def __init__(
         self,
         network: Network,
-        parameters: Sequence[nn.Parameter],
+        weights: TrainedWeights,
         dropout: Dropout,
         lanes: Lanes,
         *,
@@ -47,12 +48,14 @@ class MicroBatchRunner:
         self.network, self.dropout, self.accum_dtype = network, dropout, accum_dtype
         self.min_shared = min_shared
         self.peers: Peers | None = None  # the devices that compute the rest of each batch
-        self._parameters = list(parameters)
+        # gradients of the first are summed in the second; without master copies they are the same
+        self._parameters = list(weights.in_model())
+        self._updated = list(weights.named_parameters().values())
         self._lanes = lanes
         self._budget = max(budget // lanes.count, 1)
-        of_head = set(map(id, trainable_parameters(network.head)))
         self.score = choose_score(network.head)
-        self.body_parameters = [p for p in self._parameters if id(p) not in of_head]
+        of_body = set(map(id, network.model.base_model.parameters()))  # embeddings may be tied
+        self.body_parameters = [p for p in self._parameters if id(p) in of_body]
 
     def run(
         self,
@@ -72,7 +75,7 @@ class MicroBatchRunner:
         there is no dropout.
         """
         groups, singles = self._micro_batches(data, group)
-        sums = [Gradients() for _ in range(self._lanes.count)]
+        sums = [Gradients(self.accum_dtype) for _ in range(self._lanes.count)]
 
         def run_group(lane: int, prefix_group: PrefixGroup) -> list[R]:
             return self._run_group(data, masks, work, prefix_group, sums[lane], call)
@@ -91,7 +94,7 @@ class MicroBatchRunner:
         if self.peers is None:
             return
         gradients = []
-        for parameter in self._parameters:
+        for parameter in self._updated:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
@@ -138,14 +141,14 @@ class MicroBatchRunner:
         return results
 
     def _add_to_parameters(self, sums: Gradients) -> None:
-        for parameter in self._parameters:
-            gradient = sums.totals.get(parameter)
+        for parameter, updated in zip(self._parameters, self._updated, strict=True):
+            gradient = sums.totals.pop(parameter, None)
             if gradient is None:
                 continue
-            if parameter.grad is None:
-                parameter.grad = gradient
+            if updated.grad is None:
+                updated.grad = gradient
             else:
-                parameter.grad.add_(gradient)
+                updated.grad.add_(gradient)
 
 
 class MicroBatchPass:

@@ -1,4 +1,4 @@
-"""The trainer of one set of LoRA weights."""
+"""The trainer of one set of weights."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import torch
 from adapters.peft.adapter_folder import AdapterFolder
 from adapters.peft.batching.packing import NO_SHARING
 from adapters.peft.model.base_model import BaseModel
+from adapters.peft.model.full_weights import FullModel
+from adapters.peft.model.hf_attention import IMPLEMENTATION
 from adapters.peft.model.logprob_head import LogprobGradFn
 from adapters.peft.model.lora import (
     LoraAdapter,
@@ -40,7 +42,17 @@ from kitchen.backend.losses import (
     value_and_logprob_grads,
 )
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
-from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, OptimStepResult
+from kitchen.types import (
+    Adam,
+    Array,
+    Datum,
+    FullWeights,
+    Lora,
+    Loss,
+    LossOutput,
+    OptimStepResult,
+    Trainable,
+)
 
 log = structlog.get_logger("kitchen.peft")
 
@@ -48,12 +60,12 @@ Metrics = Mapping[str, float]
 
 
 class Trainer:
-    """LoRA weights in training; gradients accumulate over synchronous calls until a step."""
+    """Weights in training; gradients accumulate over synchronous calls until a step."""
 
     def __init__(
         self,
         base: BaseModel,
-        lora: Lora,
+        trainable: Trainable,
         accum_dtype: torch.dtype,
         budget: int,
         lanes: Lanes,
@@ -61,30 +73,35 @@ class Trainer:
         checkpointing: bool = False,
         initial: AdapterFolder | None = None,
     ) -> None:
-        """Set up new LoRA weights, or the `initial` ones.
+        """Set up new LoRA weights or the `initial` ones, or the weights of a base of its own.
 
         `budget` is the number of tokens in a micro-batch.
         """
         self.base = base
         model = base.copy_modules()
-        self.adapter = _insert_adapter(model, lora, accum_dtype, initial)
-        self.network = Network(model, _forward_mode(base, lora), checkpointing=checkpointing)
-        parameters = self.adapter.named_parameters()
-        self.optimiser = Optimiser(parameters)
+        self.weights = _insert_weights(model, trainable, accum_dtype, initial)
+        self.network = Network(model, _forward_mode(base, trainable), checkpointing=checkpointing)
+        self.optimiser = Optimiser(self.weights.named_parameters())
         self.calls = 0  # of forward_backward; dropout depends on it
         self.pending = False  # whether a gradient has not been applied yet
         self._runner = MicroBatchRunner(
             self.network,
-            list(parameters.values()),
-            Dropout(lora.dropout, lora.seed, list(self.adapter.layers.values())),
+            self.weights,
+            _dropout(self.weights),
             lanes if self.network.mode == ForwardMode.FUSED else lanes.single(),
             budget=budget,
             # dropout of a prefix differs from datum to datum
-            min_shared=NO_SHARING if lora.dropout else self.network.min_shared,
+            min_shared=NO_SHARING if _has_dropout(trainable) else self.network.min_shared,
             accum_dtype=accum_dtype,
         )
         self._run = lanes.run
         self._loss_lock = threading.Lock()  # a custom loss is called by one lane at a time
+
+    @property
+    def adapter(self) -> LoraAdapter:
+        """The LoRA weights of a session that trains some."""
+        assert isinstance(self.weights, LoraAdapter)
+        return self.weights
 
     def attach_peers(self, peers: Peers) -> None:
         """Compute a part of each batch; the trainers of other devices compute the others."""
@@ -136,9 +153,14 @@ class Trainer:
         if not self.pending:
             raise RunFailed("optim_step has no gradient to apply: call forward_backward first")
         self._runner.all_reduce_gradients()
-        norm = self._run(lambda: self.optimiser.step(adam))
+        norm = self._run(lambda: self._apply(adam))
         self.pending = False
         return OptimStepResult({"grad_norm": norm})
+
+    def _apply(self, adam: Adam) -> float:
+        norm = self.optimiser.step(adam)
+        self.weights.write_to_model()
+        return norm
 
     def discard_gradient(self) -> None:
         """Discard the accumulated gradient; the weights stay as they are."""
@@ -236,6 +258,24 @@ def _in_order(parts: Sequence[Logprobs]) -> tuple[Array, ...]:
     return tuple(by_index[index] for index in range(len(by_index)))
 
 
+def _insert_weights(
+    model: Any, trainable: Trainable, dtype: torch.dtype, initial: AdapterFolder | None
+) -> LoraAdapter | FullModel:
+    if isinstance(trainable, FullWeights):
+        return FullModel(model, dtype)
+    return _insert_adapter(model, trainable, dtype, initial)
+
+
+def _dropout(weights: LoraAdapter | FullModel) -> Dropout:
+    if isinstance(weights, FullModel):
+        return Dropout(0.0, 0, [])
+    return Dropout(weights.lora.dropout, weights.lora.seed, list(weights.layers.values()))
+
+
+def _has_dropout(trainable: Trainable) -> bool:
+    return isinstance(trainable, Lora) and trainable.dropout > 0
+
+
 def _insert_adapter(
     model: Any, lora: Lora, dtype: torch.dtype, initial: AdapterFolder | None
 ) -> LoraAdapter:
@@ -253,16 +293,19 @@ def _insert_adapter(
     return adapter
 
 
-def _forward_mode(base: BaseModel, lora: Lora) -> ForwardMode:
-    """Return the base's forward mode; with dropout, one in which transformers applies it.
+def _forward_mode(base: BaseModel, trainable: Trainable) -> ForwardMode:
+    """Return the base's forward mode; for dropout and for all weights, one of transformers.
 
     Raises BackendError if there is none.
     """
-    if not lora.dropout or base.mode == ForwardMode.PACKED:
+    has_dropout = _has_dropout(trainable)
+    if base.mode == ForwardMode.PACKED or not (has_dropout or isinstance(trainable, FullWeights)):
         return base.mode
-    if base.mode == ForwardMode.SEQUENTIAL:
+    if isinstance(trainable, Lora) and base.mode == ForwardMode.SEQUENTIAL:
         raise BackendError(
-            f"dropout is {lora.dropout}, but is not supported for a {type(base.model).__name__}, "
-            "which the local engine computes one sequence at a time: set dropout to 0"
+            f"dropout is {trainable.dropout}, but is not supported for a "
+            f"{type(base.model).__name__}, which the local engine computes one sequence at a time: "
+            "set dropout to 0"
         )
-    return ForwardMode.PACKED
+    is_packed = base.model.config._attn_implementation == IMPLEMENTATION
+    return ForwardMode.PACKED if is_packed else ForwardMode.SEQUENTIAL

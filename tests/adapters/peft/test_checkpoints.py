@@ -27,9 +27,9 @@ def train(session: PeftSession, data: list[Datum], steps: int) -> None:
 def state(session: PeftSession) -> dict[str, Array]:
     """Every number that training goes on from."""
     got: dict[str, Any] = session.submit(
-        lambda trainer: {**trainer.adapter.tensors(), **trainer.optimiser.tensors()}
+        lambda trainer: {**trainer.weights.named_parameters(), **trainer.optimiser.state()}
     ).result()
-    return {name: tensor.cpu().numpy() for name, tensor in got.items()}
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in got.items()}
 
 
 def assert_same_state(one: PeftSession, other: PeftSession) -> None:

@@ -1,0 +1,251 @@
+"""Training of all weights equals a plain loop with torch, and checkpoints are whole models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.peft.checkpoints import (
+    OPTIMISER,
+    read_checkpoint,
+    training_files,
+    weight_files,
+    write_checkpoint,
+)
+from adapters.peft.client import PeftTraining
+from adapters.peft.session import PeftSession
+from kitchen.errors import ConfigError
+from kitchen.types import Adam, Array, Checkpoint, Datum, FullWeights, Lora
+from tests.support.one_model import OneModel
+from tests.support.peft_sessions import step
+from tests.support.tiny_gpt2 import tiny_gpt2
+from tests.support.tiny_model import tiny_model
+from tests.support.tiny_qwen import tiny_qwen2, tiny_qwen3
+
+Opened = Callable[..., PeftSession]
+MODELS = {
+    "llama, tied": tiny_model,
+    "qwen2, biases": tiny_qwen2,
+    "qwen3, not tied": tiny_qwen3,
+    "gpt2": tiny_gpt2,
+}
+ADAM = Adam(1e-3, weight_decay=0.1)
+
+
+@pytest.fixture
+def opened(folder: Path, blobs: FakeBlobs) -> Iterator[Opened]:
+    sessions: list[PeftSession] = []
+
+    def made(
+        model: str = "tiny", trainable: FullWeights | Lora | None = None, **settings: Any
+    ) -> PeftSession:
+        options = {"device": "cpu", "dtype": "float32", "threads": 1, **settings}
+        client = PeftTraining(OneModel(folder), blobs, **options)
+        sessions.append(cast(PeftSession, client.open(model, trainable or FullWeights())))
+        sessions[-1].facts()  # transformers opens one model at a time
+        return sessions[-1]
+
+    yield made
+    for session in sessions:
+        session.close()
+
+
+def plain_loss(model: Any, data: list[Datum]) -> torch.Tensor:
+    """The sum over tokens of -weight · logprob, datum by datum, as transformers computes it."""
+    total = torch.zeros((), dtype=torch.float64)
+    for datum in data:
+        logits = model(torch.from_numpy(datum.tokens)[None]).logits[0]
+        targets = torch.from_numpy(datum.targets)[:, None]
+        logprobs = torch.log_softmax(logits.double(), -1).gather(1, targets)[:, 0]
+        total = total - (torch.from_numpy(datum.loss_inputs["weights"]) * logprobs).sum()
+    return total
+
+
+def plain_model(folder: Path, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradient_is_that_of_transformers(
+    opened: Opened, weighted: list[Datum], tmp_path: Path, name: str
+) -> None:
+    folder = MODELS[name](tmp_path / "model")
+    session = opened(f"path:{folder}", dtype="float64", checkpointing=name == "gpt2")
+    _, gradient = step(session, weighted)
+    model = plain_model(folder, torch.float64)
+    plain_loss(model, weighted).backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert gradient.keys() == expected.keys()
+    for key, of_parameter in expected.items():
+        np.testing.assert_allclose(gradient[key], of_parameter.numpy(), atol=1e-9, err_msg=key)
+
+
+def test_steps_equal_a_plain_loop(opened: Opened, weighted: list[Datum], folder: Path) -> None:
+    session, model = opened(), plain_model(folder, torch.float32)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=1e-3, betas=(ADAM.beta1, ADAM.beta2), eps=ADAM.eps, weight_decay=0.1
+    )
+    for number in range(20):
+        batch = weighted[number % 3 :: 3]
+        session.forward_backward(batch)
+        session.optim_step(ADAM)
+        optimiser.zero_grad()
+        plain_loss(model, batch).backward()
+        optimiser.step()
+    for name, numbers in state(session).items():
+        np.testing.assert_allclose(
+            numbers, model.get_parameter(name).detach().numpy(), atol=1e-5, err_msg=name
+        )
+
+
+def test_bfloat16_weights_are_rounded_masters(opened: Opened, weighted: list[Datum]) -> None:
+    """Steps too small for bfloat16 add up in the master copies."""
+    session = opened(dtype="bfloat16")
+    before = state(session)
+    for _ in range(3):
+        train(session, weighted, Adam(1e-5))
+
+    def compare(trainer: Any) -> None:
+        pairs = zip(trainer.weights.rounded.values(), trainer.weights.in_model(), strict=True)
+        for master, weight in pairs:
+            assert master.dtype == torch.float32
+            assert weight.dtype == torch.bfloat16
+            assert torch.equal(master.to(torch.bfloat16), weight)
+
+    session.submit(compare).result()
+    for name, numbers in state(session).items():
+        moved = np.abs(numbers - before[name])
+        assert 1e-5 < moved.max() < 4e-5, name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_resumed_session_matches_bit_for_bit(
+    opened: Opened, weighted: list[Datum], dtype: str
+) -> None:
+    straight, resumed = opened(dtype=dtype), opened(dtype=dtype)
+    for _ in range(2):
+        train(straight, weighted)
+    resumed.load(straight.save("two").result()).result()
+    for session in (straight, resumed):
+        train(session, weighted)
+    expected = state(straight)
+    for name, numbers in state(resumed).items():
+        np.testing.assert_array_equal(numbers, expected[name], err_msg=name)
+    digest = straight.save("three").result().sha256
+    assert resumed.save("three again").result().sha256 == digest
+
+
+def test_transformers_opens_a_checkpoint(
+    opened: Opened, blobs: FakeBlobs, weighted: list[Datum], tmp_path: Path
+) -> None:
+    session = opened()
+    train(session, weighted, Adam(1e-2))
+    saved = session.save_weights("w").result()
+    for name in blobs.list("w/"):
+        (tmp_path / Path(name).name).write_bytes(blobs.read(name) or b"")
+    expected = session.forward(weighted).result().metrics["loss:sum"]
+    with torch.no_grad():
+        loss = plain_loss(plain_model(tmp_path, torch.float32), weighted)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    session.delete(saved).result()
+    assert blobs.list("w/") == []
+
+
+def test_large_weights_are_saved_as_several_files(
+    opened: Opened, blobs: FakeBlobs, weighted: list[Datum]
+) -> None:
+    session = opened(dtype="bfloat16")
+    train(session, weighted)
+
+    def save(trainer: Any) -> Checkpoint:
+        files = [
+            *weight_files(trainer.weights, trainer.base, 60_000),
+            *training_files(trainer.weights, trainer.optimiser.state(), 300_000),
+        ]
+        metadata = {"kind": "training", "step": 1, "calls": 1, "lora": None}
+        metadata |= {"model": "tiny", "model_sha256": trainer.base.sha256}
+        return write_checkpoint(blobs, "parts", files, metadata)
+
+    saved = session.submit(save).result()
+    parts = [name for name in blobs.list("parts/") if name.endswith(".safetensors")]
+    assert {Path(name).name.partition("-")[0] for name in parts} == {
+        "masters",
+        "model",
+        "optimizer",
+    }
+    assert len(parts) > 6
+    assert read_checkpoint(blobs, saved).tensors(OPTIMISER).keys() == optimiser_state(session)
+    resumed = opened(dtype="bfloat16")
+    resumed.load(saved).result()
+    expected = state(session)
+    for name, numbers in state(resumed).items():
+        np.testing.assert_array_equal(numbers, expected[name], err_msg=name)
+    session.delete(saved).result()
+    assert blobs.list("parts/") == []
+
+
+def test_the_base_stays_as_it_was(folder: Path, blobs: FakeBlobs, weighted: list[Datum]) -> None:
+    client = PeftTraining(OneModel(folder), blobs, device="cpu", dtype="float32", threads=1)
+    reference = client.sampler("tiny")
+    tokens = weighted[0].tokens
+    before = reference.logprobs(tokens).result()
+    session = client.open("tiny", FullWeights())
+    np.testing.assert_allclose(
+        session.forward(weighted[:1]).result().logprobs[0][:-1], before[1:], atol=1e-4
+    )
+    session.forward_backward(weighted)
+    session.optim_step(Adam(1e-2)).result()
+    np.testing.assert_array_equal(reference.logprobs(tokens).result(), before)
+    moved = session.snapshot().result().logprobs(tokens).result()
+    assert np.abs(moved[1:] - before[1:]).max() > 0.01
+    session.close()
+
+
+def test_checkpoints_of_another_kind_are_refused(opened: Opened) -> None:
+    full, lora = opened(), opened(trainable=Lora(rank=4))
+    of_full, of_lora = full.save_weights("full").result(), lora.save_weights("lora").result()
+    with pytest.raises(ConfigError, match="LoRA weights, but this session trains all weights"):
+        full.load_weights(of_lora).result()
+    with pytest.raises(ConfigError, match="all weights, but this session trains LoRA weights"):
+        lora.load_weights(of_full).result()
+
+
+def test_all_weights_of_what_cannot_be_trained(
+    opened: Opened, folder: Path, blobs: FakeBlobs, tmp_path: Path
+) -> None:
+    client = PeftTraining(OneModel(folder), blobs, device="cpu")
+    adapter = opened(trainable=Lora(rank=4)).save_weights("adapter").result()
+    client.export(adapter, tmp_path / "adapter")
+    name = f"path:{tmp_path / 'adapter'}"
+    with pytest.raises(ConfigError, match="merge it first"):
+        client.notes(name, FullWeights())
+    with pytest.raises(ConfigError, match="merge it first"):
+        client.open(name, FullWeights()).facts()
+    quantised = PeftTraining(OneModel(folder), blobs, quantization="4bit")
+    with pytest.raises(ConfigError, match="quantization=none"):
+        quantised.open("tiny", FullWeights())
+
+
+def train(session: PeftSession, data: list[Datum], adam: Adam = ADAM) -> None:
+    session.forward_backward(data)
+    session.optim_step(adam).result()
+
+
+def state(session: PeftSession) -> dict[str, Array]:
+    """The weights that the optimiser updates."""
+    parameters: dict[str, torch.Tensor] = session.submit(
+        lambda trainer: trainer.weights.named_parameters()
+    ).result()
+    return {name: tensor.detach().numpy().copy() for name, tensor in parameters.items()}
+
+
+def optimiser_state(session: PeftSession) -> set[str]:
+    return session.submit(lambda trainer: set(trainer.optimiser.state())).result()
