@@ -109,7 +109,7 @@ class FakeTraining:
         _check_name(model)
         return None
 
-    def notes(self, model: str, trainable: Trainable) -> Sequence[str]:
+    def notes(self, model: str, trainable: Trainable) -> Sequence[tuple[str, str]]:
         """Return nothing: the fake trains all of its weights."""
         _check_name(model)
         return ()

@@ -114,16 +114,25 @@ class PeftTraining:
         adapter = read_adapter(self._hub, model)
         return None if adapter is None else adapter.lora
 
-    def notes(self, model: str, trainable: Trainable) -> Sequence[str]:
-        """Return which parts of a model the LoRA settings would not train."""
+    def notes(self, model: str, trainable: Trainable) -> Sequence[tuple[str, str]]:
+        """Return how a model would be computed, and which parts LoRA settings would not train."""
         _check_packages()
-        from adapters.peft.model.base_model import untrained_parts
+        from adapters.peft.device import choose_device, choose_dtype
+        from adapters.peft.sampling.preview import preview_model
 
         if isinstance(trainable, FullWeights):
             self._check_full_weights(model)
-            return ()
-        lora = require_lora(trainable, _NAME, KINDS)
-        return untrained_parts(model_folder(self._hub, model), lora)
+        else:
+            require_lora(trainable, _NAME, KINDS)
+        settings = self._settings
+        device = choose_device(settings.device, settings.device_count())
+        return preview_model(
+            model_folder(self._hub, model),
+            trainable,
+            quantization=settings.quantization,
+            device=device,
+            dtype=choose_dtype(settings.dtype, device),
+        )
 
     def sha256(self, model: str) -> str:
         """Return the digest of a model, or of an adapter's folder together with its base."""

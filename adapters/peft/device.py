@@ -44,8 +44,8 @@ class Machine:
         settings.check_device()
         self.settings, self.hub = settings, hub
         self.devices = settings.device_count()
-        self.device = _device(settings.device, self.devices)
-        self.dtype = _dtype(settings.dtype, self.device)
+        self.device = choose_device(settings.device, self.devices)
+        self.dtype = choose_dtype(settings.dtype, self.device)
         # tokens that go through a model at once
         self.budget = settings.micro_batch_tokens or TOKEN_BUDGETS[self.device.type]
         # of LoRA weights, losses and sums
@@ -145,7 +145,8 @@ class _AskedHub:
         return lambda *arguments: self._worker.ask("hub", name, arguments)
 
 
-def _device(name: str, devices: int) -> torch.device:
+def choose_device(name: str, devices: int) -> torch.device:
+    """Return the (first) device of a setting; `auto` is a CUDA device if there is one."""
     has_cuda = name != "cpu" and torch.cuda.is_available()
     if devices > 1 and has_cuda:
         return torch.device("cuda:0")
@@ -154,7 +155,8 @@ def _device(name: str, devices: int) -> torch.device:
     return torch.device(name)
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the number format of base models on a device."""
     if name != "auto":
         dtype: torch.dtype = getattr(torch, name)
         return dtype

@@ -220,7 +220,7 @@ class TinkerTraining:
         """Return None: a server opens no adapter of this machine."""
         self.find(model)
 
-    def notes(self, model: str, trainable: Trainable) -> Sequence[str]:
+    def notes(self, model: str, trainable: Trainable) -> Sequence[tuple[str, str]]:
         """Return nothing: a server does not report which layers it trains."""
         self.find(model)
         return ()

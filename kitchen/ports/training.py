@@ -110,8 +110,8 @@ class ModelCatalog(Protocol):
         A session on that name continues their training, and must have this rank and alpha.
         """
 
-    def notes(self, model: str, trainable: Trainable) -> Sequence[str]:
-        """Return what a user should know before weights of a model are trained."""
+    def notes(self, model: str, trainable: Trainable) -> Sequence[tuple[str, str]]:
+        """Return rows of a table: what a user should know before weights of a model are trained."""
 
     def sha256(self, model: str) -> str | None:
         """Return the digest of a model's weights now; None where a service publishes none."""

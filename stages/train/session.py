@@ -67,8 +67,8 @@ class OpenSession(Stage):
         model = initial.weights.model
         alpha = initial.lora.alpha if "lora_alpha" in client.capabilities else None
         tokenizer = models.tokenizer(model)
-        notes = [*models.notes(model, initial.lora), *rendering_notes(initial.weights)]
-        table = model_table(model, tokenizer, notes)
+        notes = [("note", note) for note in rendering_notes(initial.weights)]
+        table = model_table(model, tokenizer, [*models.notes(model, initial.lora), *notes])
         return tokenizer, TrainedModel(model, models.hidden_size(model), alpha), table
 
     def needs(self) -> Iterable[Need]:
@@ -84,14 +84,14 @@ class OpenSession(Stage):
         return [kind, *options]
 
 
-def model_table(model: str, tokenizer: Tokenizer, notes: Iterable[str]) -> Table:
-    """Return a table of the limits of a model, and of what a user should know of it."""
+def model_table(model: str, tokenizer: Tokenizer, notes: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of the limits of a model, followed by what a user should know of it."""
     context, known = tokenizer.context_length, tokenizer.model_vocabulary
     rows = [
         ("context, in tokens", "not known" if context is None else f"{context:,}"),
         ("tokens of the model", "not known" if known is None else f"{known:,}"),
         ("tokens of the tokenizer", f"{tokenizer.vocabulary:,}"),
-        *(("note", note) for note in notes),
+        *notes,
     ]
     return Table(f"The model {model}", ("what", "value"), tuple(rows))
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from adapters.local.hub import LocalHub
-from adapters.peft.model.base_model import load_base, untrained_parts
+from adapters.peft.model.base_model import load_base
+from adapters.peft.sampling.preview import preview_model
 from adapters.peft.settings import Settings
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError
@@ -48,7 +49,7 @@ def open_model(folder: Path) -> None:
 
 
 def build_modules(folder: Path) -> None:
-    untrained_parts(folder, Lora())
+    preview_model(folder, Lora())
 
 
 @pytest.mark.parametrize("open_it", [open_model, build_modules, load_tokenizer])

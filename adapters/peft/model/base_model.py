@@ -13,16 +13,14 @@ import torch
 
 from adapters.folders import base_model_name, is_adapter, why_not_opened
 from adapters.peft.model.config_checks import check_config
-from adapters.peft.model.decoder import is_llama_like, make_weights_contiguous
+from adapters.peft.model.decoder import fused_obstacle, make_weights_contiguous
 from adapters.peft.model.hf_attention import use_tiled_attention
-from adapters.peft.model.lora import report_untrained, target_paths
 from adapters.peft.model.network import ForwardMode, choose_forward_mode
 from adapters.peft.settings import Settings
 from adapters.progress_bars import progress_bars_disabled
 from kitchen.backend.work import reporting
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
-from kitchen.types import Lora
 
 # nothing is fetched, and no code of the folder is run
 _OFFLINE = {"local_files_only": True, "trust_remote_code": False}
@@ -54,7 +52,7 @@ class BaseModel:
     def copy(self) -> BaseModel:
         """Copy the modules and the weights, which are frozen in the copy."""
         model = copy.deepcopy(self.model).requires_grad_(False)
-        if is_llama_like(model):
+        if fused_obstacle(model) is None:
             make_weights_contiguous(model)
         return replace(self, model=model)
 
@@ -96,7 +94,7 @@ def open_base(
         model.to(device)
     else:
         keep_weights_as_stored(model)
-    if is_llama_like(model):
+    if fused_obstacle(model) is None:
         make_weights_contiguous(model)
     if model.config._attn_implementation == "sdpa":
         use_tiled_attention(model)
@@ -166,17 +164,6 @@ def read_architecture(folder: Path) -> Any:
         return library.AutoModelForCausalLM.from_config(
             _read_config(folder), trust_remote_code=False
         )
-
-
-def untrained_parts(folder: Path, lora: Lora) -> tuple[str, ...]:
-    """Return which parts of a model have no LoRA weights, though the settings select them.
-
-    Only the modules are built, without weights. Raises BackendError for a model that cannot be
-    opened.
-    """
-    with torch.device("meta"):
-        model = read_architecture(folder)
-    return report_untrained(model, lora, target_paths(model, lora))
 
 
 def _read_config(folder: Path) -> Any:

@@ -17,20 +17,26 @@ from adapters.peft.model.lora import LoraLinear
 
 # model types of transformers; others with the same modules may compute something more
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2"})
+QUANTIZED = "its weights are quantised"
 PROJECTIONS = {
     "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
     "mlp": ("gate_proj", "up_proj", "down_proj"),
 }
 
 
-def is_llama_like(model: Any) -> bool:
-    """Return true if a model has Llama-like layers; `choose_forward_mode` also compares logits."""
+def fused_obstacle(model: Any) -> str | None:
+    """Return why a model has no hand-written layers, as a clause; None for Llama-like layers.
+
+    `choose_forward_mode` also compares logits.
+    """
     config = model.config.get_text_config()
-    return (
-        config.model_type in MODEL_TYPES
-        and config.hidden_act == "silu"
-        and all(_is_plain(layer) for layer in model.base_model.layers)
-    )
+    if config.model_type not in MODEL_TYPES:
+        return f"there are no hand-written layers for the model type {config.model_type!r}"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act!r}, not 'silu'"
+    if not all(_is_plain(layer) for layer in model.base_model.layers):
+        return QUANTIZED
+    return None
 
 
 def make_weights_contiguous(model: Any) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any
 
 import numpy as np
+import structlog
 import torch
 from torch import nn
 
 from adapters.peft.batching.packed_layout import PackedLayout, build_layout
 from adapters.peft.batching.packing import MIN_SHARED, NO_SHARING
-from adapters.peft.model.decoder import Decoder, is_llama_like
+from adapters.peft.model.decoder import QUANTIZED, Decoder, fused_obstacle
 from adapters.peft.model.hf_attention import IMPLEMENTATION
 from adapters.peft.model.logit_change import ChangedHead, read_logit_changes
 from adapters.peft.model.shared_prefix import SharedPrefix
 from adapters.peft.runtime.worker import raise_if_closed
 from kitchen.errors import BackendError
-from kitchen.types import Array, Tokens
+from kitchen.types import Array, FullWeights, Tokens, Trainable
+
+log = structlog.get_logger("kitchen.peft")
 
 
 class ForwardMode(StrEnum):
@@ -127,32 +130,79 @@ def choose_forward_mode(name: str, model: Any) -> ForwardMode:
                 f"{name}: a {type(model).__name__} changes its logits after the output layer in a "
                 "way that the local adapter does not know; choose another architecture"
             )
-        if _depends_on_length(model.config.get_text_config()):
-            return ForwardMode.SEQUENTIAL
-        candidates = [ForwardMode.FUSED] if is_llama_like(model) else []
-        if model.config._attn_implementation == IMPLEMENTATION:
-            candidates.append(ForwardMode.PACKED)
-        for mode in candidates:
-            if matches_logits(Network(model, mode), sequences, expected):
+        obstacles = forward_obstacles(model)
+        for mode in ForwardMode:
+            if mode in obstacles:
+                continue
+            if mode == ForwardMode.SEQUENTIAL or matches_logits(
+                Network(model, mode), sequences, expected
+            ):
                 return mode
-        return ForwardMode.SEQUENTIAL
+            log.warning(f"{name}: {mode} would change the logits of the model, so it is not used")
+        raise AssertionError("one sequence at a time is always possible")
+
+
+def forward_obstacles(
+    model: Any, quantization: str = "none", trainable: Trainable | None = None
+) -> Mapping[ForwardMode, str]:
+    """Return the modes that a model cannot have, each with the reason as a clause.
+
+    Weights are not read, so a preview gives what `choose_forward_mode` goes by. `quantization` is
+    that of weights that are not loaded yet; `trainable` are weights to train.
+    """
+    if (reason := _length_obstacle(model.config.get_text_config())) is not None:
+        return {ForwardMode.FUSED: reason, ForwardMode.PACKED: reason}
+    obstacles = {}
+    quantized = None if quantization == "none" else QUANTIZED
+    if reason := fused_obstacle(model) or quantized or _training_obstacle(trainable):
+        obstacles[ForwardMode.FUSED] = reason
+    if getattr(model.config.get_text_config(), "alibi", False):
+        obstacles[ForwardMode.PACKED] = "its attention is biased by distance (ALiBi)"
+    implementation = model.config._attn_implementation
+    if implementation not in (IMPLEMENTATION, "sdpa"):  # the former replaces the latter
+        obstacles[ForwardMode.PACKED] = f"its attention is computed as {implementation!r}"
+    return obstacles
+
+
+def describe_mode(obstacles: Mapping[ForwardMode, str]) -> str:
+    """Return whether a model has the fastest mode, which mode it has otherwise, and why."""
+    mode = next(mode for mode in ForwardMode if mode not in obstacles)
+    if mode == ForwardMode.FUSED:
+        return f"yes: {mode}"
+    return f"no: {mode}, because {' and '.join(dict.fromkeys(obstacles.values()))}"
+
+
+def _training_obstacle(trainable: Trainable | None) -> str | None:
+    """Return why hand-written layers cannot train some weights."""
+    if isinstance(trainable, FullWeights):
+        return "hand-written layers do not train all weights"
+    if trainable is not None and trainable.dropout:
+        return "hand-written layers have no dropout"
+    return None
 
 
 def cannot_batch(config: Any) -> bool:
-    """Return true if the rows of a model cannot share a batch.
+    """Return true if the rows of a model cannot share a batch."""
+    return _batch_obstacle(config) is not None
 
-    That holds for layers other than attention, and for rotations that depend on the longest row.
+
+def _batch_obstacle(config: Any) -> str | None:
+    """Return why rows cannot share a batch, as a clause.
+
+    Reasons are layers other than attention, and rotations that depend on the longest row.
     """
     layer_types = set(getattr(config, "layer_types", None) or ())
     rope = getattr(config, "rope_parameters", None) or {}
     rope_types = {
-        parameters.get("rope_type")
+        str(parameters.get("rope_type"))
         for parameters in (rope, *rope.values())
         if isinstance(parameters, dict)
     }
-    return bool(layer_types - {"full_attention", "sliding_attention"}) or bool(
-        rope_types & {"dynamic", "longrope"}
-    )
+    if others := layer_types - {"full_attention", "sliding_attention"}:
+        return f"it has layers other than attention ({', '.join(sorted(others))})"
+    if longer := rope_types & {"dynamic", "longrope"}:
+        return f"its rotary embeddings depend on the length ({', '.join(sorted(longer))})"
+    return None
 
 
 def matches_logits(
@@ -181,11 +231,14 @@ def matches_logits(
     )
 
 
-def _depends_on_length(config: Any) -> bool:
-    """Return true for sliding windows and for `cannot_batch`; a short trial would miss both."""
-    layer_types = set(getattr(config, "layer_types", None) or ())
-    has_window = getattr(config, "sliding_window", None) is not None
-    return has_window or "sliding_attention" in layer_types or cannot_batch(config)
+def _length_obstacle(config: Any) -> str | None:
+    """Return why sequences are computed one at a time: short trials would miss these reasons."""
+    if (reason := _batch_obstacle(config)) is not None:
+        return reason
+    if (window := getattr(config, "sliding_window", None)) is not None:
+        return f"it has sliding windows ({window:,} tokens)"
+    layer_types = getattr(config, "layer_types", None) or ()
+    return "it has sliding windows" if "sliding_attention" in layer_types else None
 
 
 def _model_logits(network: Network, ids: Array) -> torch.Tensor:

@@ -15,6 +15,7 @@ from adapters.local.blobs import LocalBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from adapters.peft.model.network import ForwardMode, matches_logits
+from adapters.peft.sampling.preview import preview_model
 from adapters.peft.session import PeftSession
 from kitchen.types import Datum, Lora
 
@@ -321,6 +322,9 @@ def test_architectures_train_as_in_transformers(
     kind: Architecture, folder: Path, opened: Opened, batch: list[Datum]
 ) -> None:
     assert opened().submit(lambda trainer: trainer).result().base.mode == kind.mode
+    expected = dict(preview_model(folder, Lora()))["fast path (expected)"]
+    assert expected.startswith("yes: " if kind.mode == ForwardMode.FUSED else "no: ")
+    assert kind.mode in expected
     compare(opened, folder, batch)
 
 

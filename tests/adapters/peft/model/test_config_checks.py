@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 import transformers
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
+from adapters.peft.sampling.preview import preview_model
 from kitchen.errors import BackendError
-from kitchen.types import Lora
+from kitchen.types import FullWeights, Lora
 from tests.support.tiny_model import tiny_model
 
 SIZES: dict[str, Any] = {
@@ -38,7 +41,7 @@ EXPERTS: dict[str, Any] = {
 
 def notes(folder: Path, lora: Lora) -> list[str]:
     training = PeftTraining(LocalHub(), FakeBlobs(), device="cpu")
-    return list(training.notes(f"path:{folder}", lora))
+    return [text for name, text in training.notes(f"path:{folder}", lora) if name == "note"]
 
 
 def write(folder: Path, config: Any) -> Path:
@@ -74,6 +77,62 @@ def test_a_model_that_is_trained_whole_has_no_notes(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path)
     assert not notes(folder, Lora())
     assert not notes(folder, Lora(train_attn=False))
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "reason"),
+    [
+        ({}, {}, "yes: hand-written layers over packed tokens"),
+        ({"hidden_act": "gelu"}, {}, "no: transformers over packed tokens, because its activation"),
+        ({}, {"quantization": "4bit"}, "its weights are quantised"),
+        ({}, {"trainable": Lora(dropout=0.1)}, "no dropout"),
+        ({}, {"trainable": FullWeights()}, "do not train all weights"),
+        ({"model_type": "qwen3"}, {}, "no hand-written layers for the model type 'qwen3'"),
+        ({"model_type": "phi3"}, {}, "no hand-written layers for the model type 'phi3'"),
+        (
+            {"model_type": "mistral", "sliding_window": 4096},
+            {},
+            "transformers, one sequence at a time, because it has sliding windows (4,096 tokens)",
+        ),
+        (
+            {"model_type": "gemma2", "head_dim": 16, "sliding_window": None},
+            {},
+            "because it has sliding windows",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            {},
+            "its rotary embeddings depend on the length (dynamic)",
+        ),
+    ],
+)
+def test_the_fast_path_is_previewed(
+    tmp_path: Path, values: dict[str, Any], options: dict[str, Any], reason: str
+) -> None:
+    folder = change(tiny_model(tmp_path), **values)
+    rows = dict(preview_model(folder, **{"trainable": Lora(), **options}))
+    assert reason in rows["fast path (expected)"]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "graphs"),
+    [
+        ({"model_type": "qwen3"}, torch.float32, "no, because there are no hand-written layers"),
+        ({}, torch.float64, "no, because its weights are torch.float64"),
+        ({"head_dim": 24}, torch.bfloat16, "no, because its heads have 24 features"),
+        ({}, torch.bfloat16, "yes"),
+    ],
+)
+def test_decoding_by_graphs_is_previewed_for_cuda(
+    tmp_path: Path, values: dict[str, Any], dtype: Any, graphs: str
+) -> None:
+    folder = change(tiny_model(tmp_path), **values)
+    rows = dict(preview_model(folder, Lora(), device=torch.device("cuda"), dtype=dtype))
+    if find_spec("triton") is None and not values.get("model_type"):
+        graphs = "no, because the package triton is not installed"
+    assert rows["CUDA graphs (expected)"].startswith(graphs)
+    cpu = torch.device("cpu")
+    assert "CUDA graphs (expected)" not in dict(preview_model(folder, Lora(), device=cpu))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from adapters.peft.batching.packed_layout import PackedLayout, build_layout
-from adapters.peft.model.decoder import Decoder, is_llama_like, make_weights_contiguous
+from adapters.peft.model.decoder import Decoder, fused_obstacle, make_weights_contiguous
 from adapters.peft.model.elementwise import Elementwise, RMSNorm, TorchElementwise
 from adapters.peft.model.layer_kernels import LayerKernels
 from adapters.peft.model.linear import FusedLinear, make_contiguous
@@ -62,7 +62,7 @@ def llama(**changed: Any) -> Any:
     for parameter in model.parameters():
         drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         parameter.copy_(drawn * 0.2 + (parameter.ndim == 1))
-    assert is_llama_like(model)
+    assert fused_obstacle(model) is None
     make_weights_contiguous(model)
     return model
 

@@ -1,0 +1,51 @@
+"""The preview of a model: its expected fast path, as far as its configuration tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adapters.peft.model.base_model import read_architecture
+from adapters.peft.model.lora import report_untrained, target_paths
+from adapters.peft.model.network import ForwardMode, describe_mode, forward_obstacles
+from adapters.peft.sampling.paged.choice import paged_obstacle
+from kitchen.types import Lora, Trainable
+
+
+def preview_model(
+    folder: Path,
+    trainable: Trainable,
+    *,
+    quantization: str = "none",
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> list[tuple[str, str]]:
+    """Return how a model would be computed, and the layers that the LoRA settings do not reach.
+
+    Only the modules are built, without weights. When the model is loaded, its logits decide whether
+    it is really computed in this way. Raises BackendError for a model that cannot be opened.
+    """
+    with torch.device("meta"):
+        model = read_architecture(folder)
+    rows = [
+        ("fast path (expected)", describe_mode(forward_obstacles(model, quantization, trainable)))
+    ]
+    if device is not None and device.type == "cuda":
+        reason = _graph_obstacle(model, quantization, device, dtype)
+        rows.append(("CUDA graphs (expected)", f"no, because {reason}" if reason else "yes"))
+    if isinstance(trainable, Lora):
+        untrained = report_untrained(model, trainable, target_paths(model, trainable))
+        rows += [("note", note) for note in untrained]
+    return rows
+
+
+def _graph_obstacle(
+    model: Any, quantization: str, device: torch.device, dtype: torch.dtype
+) -> str | None:
+    """Return why sampling would not decode by CUDA graphs, or None."""
+    reason = forward_obstacles(model, quantization).get(ForwardMode.FUSED)
+    if reason is not None:
+        return reason
+    return paged_obstacle(device, dtype, model.base_model.layers[0].self_attn.head_dim)
