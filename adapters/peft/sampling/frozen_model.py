@@ -23,12 +23,11 @@ from adapters.peft.model.lora import (
     adapted_paths,
     check_fit,
 )
-from adapters.peft.model.network import Network, cannot_batch
+from adapters.peft.model.network import Network
+from adapters.peft.sampling.body_choice import CreateBody, choose_body
 from adapters.peft.sampling.conversation_cache import KV, ConversationCache
 from adapters.peft.sampling.frozen_linear import FrozenLinear, freeze_layers
 from adapters.peft.sampling.fused_body import FusedBody, PrefilledPrompts
-from adapters.peft.sampling.hf_body import HfBody
-from adapters.peft.sampling.one_row_body import OneRowBody
 from adapters.peft.sampling.paged.body import PagedBody
 from adapters.peft.sampling.paged.choice import choose_kernels, paged_obstacle
 from adapters.peft.sampling.paged.decoder import PagedDecoder
@@ -68,9 +67,7 @@ class FrozenModel:
                 reader = PromptReader(frozen[0], budget, self.network.device)
                 return PagedBody(paged, reader, budget, cached)
             return FusedBody(*frozen, budget, cached, prefilled)
-        if cannot_batch(self.network.model.config.get_text_config()):
-            return OneRowBody(self.network)
-        return HfBody(self.network, budget)
+        return self._create_body(budget)
 
     def prefill_only(
         self, prompts: Sequence[Tokens], budget: int, cached: dict[bytes, KV | None]
@@ -90,6 +87,11 @@ class FrozenModel:
         """Free memory that only the rows of a batch need."""
         if self._paged_decoder is not None:
             self._paged_decoder.release()
+
+    @cached_property
+    def _create_body(self) -> CreateBody:
+        """The bodies of transformers for the model, tried on first use."""
+        return choose_body(self.network)
 
     @cached_property
     def _paged_decoder(self) -> PagedDecoder | None:

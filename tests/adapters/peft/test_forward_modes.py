@@ -17,6 +17,7 @@ from adapters.peft.client import PeftTraining
 from adapters.peft.model.network import ForwardMode, matches_logits
 from adapters.peft.sampling.preview import preview_model
 from adapters.peft.session import PeftSession
+from kitchen.errors import BackendError
 from kitchen.types import Datum, Lora
 
 Opened = Callable[..., PeftSession]
@@ -208,6 +209,25 @@ DEEPSEEK = Architecture(
 )
 
 
+# its positions are counted from the start of the cache, where short prompts have padding
+BART = Architecture(
+    "Bart",
+    ForwardMode.SEQUENTIAL,
+    {
+        "d_model": 32,
+        "decoder_layers": 2,
+        "decoder_attention_heads": 4,
+        "decoder_ffn_dim": 48,
+        "init_std": 0.15,
+        "pad_token_id": 0,
+        "is_encoder_decoder": False,
+        "forced_eos_token_id": None,
+    },
+)
+# with the cache of attention, its states are lost between tokens
+MAMBA = Architecture("Mamba", ForwardMode.SEQUENTIAL, {"state_size": 8})
+
+
 # with the mechanisms of Llama, Bloom and Mixtral
 REPEATED = ("Mistral", "Falcon ALiBi", "GraniteMoe experts")
 
@@ -363,7 +383,7 @@ def test_length_dependent_models_train_correctly(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", cases(*KINDS, *MISTAKEN))
+@pytest.mark.parametrize("kind", cases(*KINDS, *MISTAKEN, BART))
 def test_batched_sampling_matches_generate(
     kind: Architecture, folder: Path, client: Callable[..., Any]
 ) -> None:
@@ -383,6 +403,19 @@ def test_batched_sampling_matches_generate(
         ids = model.generate(torch.from_numpy(prompt)[None], max_new_tokens=16, do_sample=False)
         [one] = future.result()
         assert one.tokens.tolist() == ids[0, len(prompt) :].tolist()
+    sampler.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [MAMBA], ids=str)
+def test_a_model_that_would_be_decoded_wrongly_is_refused(
+    kind: Architecture, folder: Path, client: Callable[..., Any]
+) -> None:
+    write_tokenizer(folder)
+    sampler = client().sampler("tiny")
+    assert np.isfinite(sampler.logprobs(np.arange(3, 9)).result()[1:]).all()
+    with pytest.raises(BackendError, match="a MambaForCausalLM cannot be sampled"):
+        sampler.sample(np.arange(3, 9), max_tokens=2).result()
     sampler.close()
 
 
