@@ -14,6 +14,7 @@ from kitchen.ports.training import CheckpointStore, TrainingClient, TrainingSess
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint, FullWeights
 from tests.support.tiny_model import tiny_gemma2, tiny_model
+from tests.support.tiny_qwen import tiny_qwen3
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -88,6 +89,17 @@ class TestCappedLogits(TestFloat32):
     @classmethod
     def _folder(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
         folder = tiny_gemma2(tmp_path_factory.mktemp("tiny"), context=cls.context)
+        cls.model = f"path:{folder}"
+
+
+@pytest.mark.slow
+class TestHeadNorms(TestFloat32):
+    """A Qwen3, whose queries and keys have norms."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _folder(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        folder = tiny_qwen3(tmp_path_factory.mktemp("tiny"))
         cls.model = f"path:{folder}"
 
 

@@ -16,7 +16,7 @@ from adapters.peft.model.llama_layer import Layer, LayerFunction
 from adapters.peft.model.lora import LoraLinear
 
 # model types of transformers; others with the same modules may compute something more
-MODEL_TYPES = frozenset({"llama", "mistral", "qwen2"})
+MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 QUANTIZED = "its weights are quantised"
 PROJECTIONS = {
     "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),

@@ -12,13 +12,14 @@ from torch import nn
 
 from adapters.peft.batching.packed_layout import PackedLayout
 from adapters.peft.model.elementwise import Rope
+from adapters.peft.model.head_norms import find_head_norms
 from adapters.peft.model.layer_kernels import LayerKernels, choose_kernels
 
 
 class Layer:
     """y = x + o(attention(qkv(norm x))); z = y + down(silu(gate(norm y)) · up(norm y)).
 
-    Touvron et al., 2023, arXiv:2302.13971.
+    Touvron et al., 2023, arXiv:2302.13971. Queries and keys may have norms of their own.
     """
 
     def __init__(self, module: Any, kernels: LayerKernels | None = None) -> None:
@@ -40,6 +41,7 @@ class Layer:
         self.heads = self.o_proj.weight.shape[1] // self.head_dim
         self.kv_heads = (len(self.qkv_proj.weight) // self.head_dim - self.heads) // 2
         self.attention = kernels.attention(self.kv_heads, self.scale)
+        self.head_norms = find_head_norms(attends, self.elementwise, self.heads, self.kv_heads)
 
     @property
     def trainable(self) -> list[nn.Parameter]:
@@ -56,6 +58,8 @@ class Layer:
         """(N, H) to queries, keys and values (N, heads + 2 · kv_heads, D), rotated by position."""
         flat = self.qkv_proj.forward(self.input_norm.normalize(x))[0]
         qkv = flat.view(len(x), -1, self.head_dim)
+        if self.head_norms is not None:
+            self.head_norms.forward(qkv)
         self.elementwise.rotate(qkv[:, : self.heads + self.kv_heads], rope)
         return qkv
 
@@ -77,17 +81,20 @@ class Activations:
     lse: torch.Tensor  # of the attention
     y: torch.Tensor
     gate_up: torch.Tensor
+    before_norms: torch.Tensor  # queries and keys, if they have norms
     # scale · A x of qkv_proj, o_proj, gate_up_proj and down_proj
     low_rank: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         attention = self.qkv, self.attended, self.lse
-        return (self.x, *self.rms, *attention, self.y, self.gate_up, *self.low_rank)
+        mlp = self.y, self.gate_up
+        return (self.x, *self.rms, *attention, *mlp, self.before_norms, *self.low_rank)
 
     @classmethod
     def from_tensors(cls, tensors: Sequence[torch.Tensor]) -> Activations:
-        x, rms_x, rms_y, qkv, attended, lse, y, gate_up, *low_rank = tensors
-        return cls(x, (rms_x, rms_y), qkv, attended, lse, y, gate_up, tuple(low_rank))  # type: ignore[arg-type]
+        x, rms_x, rms_y, qkv, attended, lse, y, gate_up, before, *low_rank = tensors
+        rms = rms_x, rms_y
+        return cls(x, rms, qkv, attended, lse, y, gate_up, before, tuple(low_rank))  # type: ignore[arg-type]
 
 
 class LayerFunction(torch.autograd.Function):
@@ -137,6 +144,7 @@ def _forward(
     normed, rms_x = layer.input_norm.forward(x)
     flat, low_qkv = layer.qkv_proj.forward(normed)
     qkv = flat.view(len(x), -1, layer.head_dim)
+    before = low_qkv.new_empty(0) if layer.head_norms is None else layer.head_norms.forward(qkv)
     layer.elementwise.rotate(qkv[:, : layer.heads + layer.kv_heads], rope)
     attended, lse = layer.attention.forward(qkv, prefix_kv, layout)
     attended = attended.view(len(x), -1)
@@ -145,7 +153,8 @@ def _forward(
     gate_up, low_gate_up = layer.gate_up_proj.forward(normed)
     z, low_down = layer.down_proj.forward(layer.elementwise.swiglu(gate_up), y)
     low_rank = low_qkv, low_o, low_gate_up, low_down
-    return z, Activations(x, (rms_x, rms_y), qkv, attended, lse, y, gate_up, low_rank)
+    rms = rms_x, rms_y
+    return z, Activations(x, rms, qkv, attended, lse, y, gate_up, before, low_rank)
 
 
 def _backward(
@@ -175,6 +184,8 @@ def _backward(
         dkv,
     )
     layer.elementwise.rotate(dqkv[:, : layer.heads + layer.kv_heads], ctx.rope, back=True)
+    if layer.head_norms is not None:
+        layer.head_norms.backward(dqkv, saved.before_norms)
     normed = layer.input_norm.rescale(saved.x, saved.rms[0])
     of_qkv = dqkv.view(len(dy), -1), normed, saved.low_rank[0]
     if not ctx.needs_input_grad[0]:

@@ -100,7 +100,9 @@ class FrozenModel:
             return None
         frozen, head = self._frozen_layers
         device, dtype = head.weight.device, head.weight.dtype
-        obstacle = paged_obstacle(device, dtype, frozen.layers[0].head_dim)
+        layer = frozen.layers[0]
+        has_norms = layer.head_norms is not None
+        obstacle = paged_obstacle(device, dtype, layer.head_dim, head_norms=has_norms)
         if obstacle is None:
             weights = PagedWeights(Decoder(self.network.model))
             return PagedDecoder(weights, head, choose_kernels(device))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from adapters.peft.model.base_model import read_architecture
+from adapters.peft.model.head_norms import has_head_norms
 from adapters.peft.model.lora import report_untrained, target_paths
 from adapters.peft.model.network import ForwardMode, describe_mode, forward_obstacles
 from adapters.peft.sampling.paged.choice import paged_obstacle
@@ -48,4 +49,6 @@ def _graph_obstacle(
     reason = forward_obstacles(model, quantization).get(ForwardMode.FUSED)
     if reason is not None:
         return reason
-    return paged_obstacle(device, dtype, model.base_model.layers[0].self_attn.head_dim)
+    attention = model.base_model.layers[0].self_attn
+    head_norms = has_head_norms(attention)
+    return paged_obstacle(device, dtype, attention.head_dim, head_norms=head_norms)

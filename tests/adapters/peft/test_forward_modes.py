@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from adapters.local.blobs import LocalBlobs
 from adapters.local.hub import LocalHub
+from adapters.peft.batching.prefix_groups import MIN_CARRIED
 from adapters.peft.client import PeftTraining
 from adapters.peft.model.network import ForwardMode, matches_logits
 from adapters.peft.sampling.preview import preview_model
@@ -74,7 +76,7 @@ KINDS = [
     Architecture("Mistral", ForwardMode.FUSED, {"sliding_window": None}),
     Architecture("Qwen2", ForwardMode.FUSED, {}, "biases of queries, keys and values"),
     Architecture("Qwen2", ForwardMode.SEQUENTIAL, {**MIXED, "use_sliding_window": True}, "windows"),
-    Architecture("Qwen3", ForwardMode.PACKED, {"head_dim": 8}),
+    Architecture("Qwen3", ForwardMode.FUSED, {"head_dim": 16}),
     Architecture(
         "SmolLM3", ForwardMode.PACKED, {"no_rope_layers": [1, 0]}, "no positions in a layer"
     ),
@@ -275,9 +277,13 @@ def batch() -> list[Datum]:
     start = rng.integers(3, 96, 50)
     ends = (start, 31), (start[:0], 26), (start, 12), (start[:20], 10)
     tokens = [np.concatenate([shared, rng.integers(3, 96, own)]) for shared, own in ends]
+    return weighted_datums(tokens, rng)
+
+
+def weighted_datums(sequences: Sequence[Any], rng: np.random.Generator) -> list[Datum]:
     return [
         Datum(ids[:-1], {"target_tokens": ids[1:], "weights": rng.normal(size=len(ids) - 1)})
-        for ids in tokens
+        for ids in sequences
     ]
 
 
@@ -372,6 +378,16 @@ def test_changed_logits_are_scored_as_they_are_sampled(
     np.testing.assert_allclose(drawn.logprobs, scored[-len(drawn.tokens) :], atol=1e-5)
     np.testing.assert_allclose(top[1:], expected[:-1].topk(3).values, atol=1e-5)
     sampler.close()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name == "Qwen3"], ids=str)
+def test_a_prefix_of_several_micro_batches_has_normalised_keys(
+    kind: Architecture, folder: Path, opened: Opened
+) -> None:
+    rng = np.random.default_rng(4)
+    start = rng.integers(3, 96, MIN_CARRIED + 6)
+    sequences = [np.concatenate([start, rng.integers(3, 96, own)]) for own in (9, 20, 14)]
+    compare(partial(opened, micro_batch_tokens=80), folder, weighted_datums(sequences, rng))
 
 
 @pytest.mark.filterwarnings("ignore")

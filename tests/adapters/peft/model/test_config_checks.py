@@ -87,7 +87,7 @@ def test_a_model_that_is_trained_whole_has_no_notes(tmp_path: Path) -> None:
         ({}, {"quantization": "4bit"}, "its weights are quantised"),
         ({}, {"trainable": Lora(dropout=0.1)}, "no dropout"),
         ({}, {"trainable": FullWeights()}, "do not train all weights"),
-        ({"model_type": "qwen3"}, {}, "no hand-written layers for the model type 'qwen3'"),
+        ({"model_type": "qwen3"}, {}, "yes: "),
         ({"model_type": "phi3"}, {}, "no hand-written layers for the model type 'phi3'"),
         (
             {"model_type": "mistral", "sliding_window": 4096},
@@ -117,7 +117,8 @@ def test_the_fast_path_is_previewed(
 @pytest.mark.parametrize(
     ("values", "dtype", "graphs"),
     [
-        ({"model_type": "qwen3"}, torch.float32, "no, because there are no hand-written layers"),
+        ({"model_type": "phi3"}, torch.float32, "no, because there are no hand-written layers"),
+        ({"model_type": "qwen3"}, torch.float32, "no, because its queries and keys have norms"),
         ({}, torch.float64, "no, because its weights are torch.float64"),
         ({"head_dim": 24}, torch.bfloat16, "no, because its heads have 24 features"),
         ({}, torch.bfloat16, "yes"),

@@ -40,11 +40,12 @@ def random(*shape: int) -> torch.Tensor:
     )
 
 
-def llama(**changed: Any) -> Any:
+def llama(kind: str = "Llama", **changed: Any) -> Any:
     """Two layers in float64, every number of them random, norms and biases too."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    import transformers
 
-    config = LlamaConfig(
+    library: Any = transformers
+    config = getattr(library, f"{kind}Config")(
         **{
             "vocab_size": 90,
             "hidden_size": 24,
@@ -57,7 +58,8 @@ def llama(**changed: Any) -> Any:
             **changed,
         }
     )
-    model = LlamaForCausalLM(config).double().eval().requires_grad_(False)
+    build = getattr(library, f"{kind}ForCausalLM")
+    model = build(config).double().eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -216,6 +218,15 @@ def test_layers_match_autograd_in_other_shapes(changed: dict[str, Any]) -> None:
 def test_layers_match_autograd_with_kernels_of_gpus(biases: bool, checkpointing: bool) -> None:
     model = llama(attention_bias=biases, mlp_bias=biases)
     compare(model, ALL, checkpointing=checkpointing, kernels=gpu_kernels(TorchElementwise()))
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kernels", [None, gpu_kernels(TorchElementwise())])
+def test_layers_match_autograd_with_norms_of_queries_and_keys(
+    kernels: LayerKernels | None, checkpointing: bool
+) -> None:
+    model = llama("Qwen3", head_dim=8)
+    compare(model, ALL, checkpointing=checkpointing, kernels=kernels)
 
 
 @pytest.mark.parametrize(
