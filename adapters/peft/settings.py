@@ -100,8 +100,8 @@ class Settings:
             raise ConfigError("dtype is 'float64', which Apple GPUs (mps) lack; use float32")
         if self.quantization != "none" and self.dtype == "float64":
             raise ConfigError(
-                f"dtype is 'float64', which quantization={self.quantization} does not support; "
-                "use float32"
+                f"dtype is 'float64', which training.quantization={self.quantization} does not "
+                "support; use float32"
             )
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(self.device)):
             raise ConfigError(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from kitchen.types import Array, Tokens
 
-# per weight and token; the base is frozen, so backward computes only activation gradients
+# per weight and token; if the base is frozen, backward computes only activation gradients, and as
+# much again for gradients of weights if not
 FORWARD, BACKWARD = 2, 2
 
 
@@ -80,18 +81,20 @@ class TokenCounts:
                     scored_prefixes.add(prefix)
         return cls(len(depths), len(scored_prefixes), sum(depths.values()))
 
-    def training(self, shape: Shape) -> float:
+    def training(self, shape: Shape, *, full: bool = False) -> float:
         """Return the FLOPs of forward and backward.
 
-        4 per body weight and token, and 4 per head weight and scored token.
+        4 per body weight and token, and 4 per head weight and scored token; 6 instead of 4 if all
+        weights are trained.
         """
-        per_weight = FORWARD + BACKWARD
+        per_weight = FORWARD + (2 if full else 1) * BACKWARD
+        trained_beside = 0 if full else shape.lora
         # two matrix products forward, four backward
         attention = 3 * 4 * shape.width * shape.layers * self.attended
         return float(
             per_weight * (shape.body * self.tokens + shape.head * self.scored)
             + attention
-            + 3 * 2 * shape.lora * self.tokens
+            + 3 * 2 * trained_beside * self.tokens
         )
 
     def forward(self, shape: Shape) -> float:

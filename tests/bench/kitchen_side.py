@@ -12,7 +12,7 @@ from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from adapters.tokenizer import TURN_ENDS
 from kitchen.ports.training import TrainingSession
-from kitchen.types import Adam, Lora
+from kitchen.types import Adam, FullWeights, Lora
 from tests.bench.rows import ingredients
 from tests.bench.turns import Setup, Turns
 
@@ -37,6 +37,10 @@ def client(setup: Setup, sample_batch: int = 128) -> PeftTraining:
 
 def session(training: PeftTraining, setup: Setup) -> TrainingSession:
     """Open a session with the start weights; returns once they are loaded."""
+    if setup.full:
+        opened = training.open(setup.model, FullWeights())
+        opened.facts()  # waits for the model
+        return opened
     opened = training.open(setup.model, LORA)
     opened.load_weights(next(iter(training.checkpoints(START)))).result()
     return opened

@@ -159,7 +159,7 @@ class KitchenSft:
             turns.report(
                 loss=loss.result().metrics["loss:sum"],
                 grad_norm=grad_norm,
-                **_count_flops(batch, shape),
+                **_count_flops(batch, shape, full=self.setup.full),
             )
 
 
@@ -200,14 +200,14 @@ class TrlSft:
         trl_side.train(trainer, self.setup, turns)
 
 
-def _count_flops(batch: Sequence[Datum], shape: Shape) -> dict[str, float]:
+def _count_flops(batch: Sequence[Datum], shape: Shape, *, full: bool) -> dict[str, float]:
     tokens = [datum.tokens for datum in batch]
     scored = [datum.loss_inputs["weights"] != 0 for datum in batch]
     plain = TokenCounts.plain(tokens, scored)
     return {
         "tokens": plain.tokens,
-        "flops": plain.training(shape),
-        "flops_shared": TokenCounts.shared(tokens, scored).training(shape),
+        "flops": plain.training(shape, full=full),
+        "flops_shared": TokenCounts.shared(tokens, scored).training(shape, full=full),
     }
 
 

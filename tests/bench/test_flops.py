@@ -49,4 +49,6 @@ def test_training_takes_four_flops_per_weight_and_token() -> None:
     shape = Shape(layers=2, width=3, body=100, head=10, lora=5)
     counts = TokenCounts(tokens=6, scored=2, attended=20)
     assert counts.training(shape) == 4 * 100 * 6 + 4 * 10 * 2 + 12 * 3 * 2 * 20 + 6 * 5 * 6
+    all_weights = 6 * 100 * 6 + 6 * 10 * 2 + 12 * 3 * 2 * 20
+    assert counts.training(shape, full=True) == all_weights
     assert counts.forward(shape) == 2 * 100 * 6 + 2 * 10 * 2 + 4 * 3 * 2 * 20

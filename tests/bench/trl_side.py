@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from adapters.local.hub import LocalHub
+from adapters.peft.model.base_model import keep_weights_as_stored
 from tests.bench.kitchen_side import ADAM, START
 from tests.bench.turns import Setup, Turns, Values
 
@@ -28,6 +29,8 @@ def base_model(setup: Setup) -> Any:
     if setup.device != "cpu":  # without a copy in the memory of the CPU
         options["device_map"] = {"": setup.device}
     model = library.from_pretrained(LocalHub().fetch(setup.model), dtype=dtype, **options)
+    if setup.quantization == "4bit":
+        keep_weights_as_stored(model)  # in a dry run: else it could not be trained on a CPU
     with torch.no_grad():
         model(input_ids=torch.arange(4, device=setup.device)[None])
     return model
@@ -74,6 +77,9 @@ def settings(setup: Setup, batch: int, accumulate: int = 1) -> dict[str, Any]:
 
 
 def lora_config(setup: Setup) -> Any:
+    """Return the configuration of the start weights; None if all weights are trained."""
+    if setup.full:
+        return None
     from peft import PeftConfig
 
     config = PeftConfig.from_pretrained(str(setup.folder / START))
@@ -87,9 +93,10 @@ def train(trainer: Any, setup: Setup, turns: Turns, reported: Callable[[], Value
     from safetensors.torch import load_file
     from transformers import PrinterCallback
 
-    set_peft_model_state_dict(
-        trainer.model, load_file(setup.folder / START / "adapter_model.safetensors")
-    )
+    if not setup.full:
+        set_peft_model_state_dict(
+            trainer.model, load_file(setup.folder / START / "adapter_model.safetensors")
+        )
     trainer.remove_callback(PrinterCallback)
     turns.loaded()
     trainer.add_callback(_stepper(turns, reported))

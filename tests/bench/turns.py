@@ -68,6 +68,7 @@ class Setup:
     model: str = MODEL  # a name that LocalHub resolves
     device: str = "cpu"  # or cuda
     quantization: str = "none"  # of the base model, on both sides: none or 4bit
+    full: bool = False  # train all weights, on both sides, and not LoRA weights
 
 
 def numbers(values: Values) -> dict[str, Any]:

@@ -10,7 +10,9 @@ import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
+from kitchen.errors import ConfigError
 from kitchen.ports.training import CheckpointStore, TrainingClient, TrainingSession
+from kitchen.testing.refusals import TRAINABLES
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint, FullWeights
 from tests.support.tiny_model import tiny_gemma2, tiny_model
@@ -131,6 +133,16 @@ class TestFourBit(TestFloat32):
     """A base model in 4 bits, dequantised to float32 in each product."""
 
     quantization = "4bit"
+
+    @pytest.mark.parametrize("kind", TRAINABLES)
+    def test_a_kind_of_weights_is_trained_or_refused(
+        self, training: TrainingClient, kind: str
+    ) -> None:
+        if kind != "full_weights":
+            super().test_a_kind_of_weights_is_trained_or_refused(training, kind)
+            return
+        with pytest.raises(ConfigError, match="train=full"):
+            training.open(self.model, FullWeights())
 
     # merged weights are quantised again, which rounds them differently
     @pytest.mark.parametrize("merged", [False])

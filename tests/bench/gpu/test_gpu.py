@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 
@@ -55,8 +56,8 @@ def test_rows_of_uncommitted_code_run_again(tmp_path: Path, commit: str) -> None
 
 
 def test_a_row_without_time_is_not_started(tmp_path: Path) -> None:
-    record = run_row("dpo_1b", tmp_path, tmp_path, monotonic() + 5)
-    assert record == {"error": "not started: the time of all rows is used up"}
+    record = run_row("sft_8b", tmp_path, tmp_path, monotonic() + ROWS["sft_8b"].needed - 1)
+    assert record["error"].startswith("not started: ")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -66,9 +67,10 @@ def test_only_the_models_of_the_rows_are_written() -> None:
     assert models_of(["sft_8b_4bit"]) == "models-8b"
 
 
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
 def test_a_row_that_is_not_supported_says_why(tmp_path: Path) -> None:
-    record = run_row("full_1b", tmp_path, tmp_path, monotonic() + 600)
-    assert record["not_measured"].startswith("not supported: ")
+    record = run_row("sft_8b_4bit", tmp_path, tmp_path, monotonic() + 600)
+    assert "bitsandbytes" in record["not_measured"]
     assert "error" not in record
 
 
@@ -118,4 +120,4 @@ def test_a_dry_run_measures_its_rows(tmp_path: Path) -> None:
     dpo, decoding, full = records
     assert dpo["sound"]
     assert decoding["sides"]["kitchen"]["tokens_per_second"]["median"] > 0
-    assert "not_measured" in full
+    assert full["sound"]

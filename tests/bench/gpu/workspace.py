@@ -108,16 +108,19 @@ class ModelAndStartWeights:
         import torch
 
         from adapters.peft.checkpoints import checkpoint_metadata, weight_files, write_checkpoint
+        from adapters.peft.model.base_model import BaseModel
         from adapters.peft.model.lora import LoraAdapter
+        from adapters.peft.model.network import ForwardMode
 
         adapter = LoraAdapter(model, LORA, torch.float32)
         adapter.initialise()
         for layer in adapter.layers.values():
             torch.nn.init.normal_(layer.b, std=ADAM.learning_rate)
-        name = self.setup.model
+        name, digest = self.setup.model, LocalHub().sha256(self.setup.model)
+        base = BaseModel(name, LocalHub().fetch(name), digest, model, ForwardMode.FUSED)
         write_checkpoint(
             LocalBlobs(str(self.setup.folder)),
             START,
-            weight_files(adapter, name),
-            checkpoint_metadata("weights", 1, 1, name, LocalHub().sha256(name), LORA),
+            weight_files(adapter, base),
+            checkpoint_metadata("weights", 1, 1, name, digest, LORA),
         )
