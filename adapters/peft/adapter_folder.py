@@ -53,6 +53,7 @@ _SUPPORTED_VALUES: Mapping[str, Sequence[Any]] = MappingProxyType(
         "task_type": (None, "CAUSAL_LM"),
         "bias": ("none",),
         "use_rslora": (None, True, False),
+        "use_dora": (None, True, False),
         # these leave the base weights as they are
         "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),
     }
@@ -71,19 +72,19 @@ _REASONS: Mapping[str, str] = MappingProxyType(
         "target_parameters": "parameters that are not linear layers, such as experts, are adapted",
         "task_type": "the adapter is not for a causal language model",
         "trainable_token_indices": "token embeddings were trained",
-        "use_dora": "DoRA also rescales the weights that it adapts",
     }
 )
 _UNKNOWN = "its effect is not known"
 _MERGE = (
-    "only plain LoRA and rsLoRA are supported; if peft can merge the adapter into its base model "
-    "(merge_and_unload), do that, and give the folder of the result"
+    "only plain LoRA, rsLoRA and DoRA are supported; if peft can merge the adapter into its base "
+    "model (merge_and_unload), do that, and give the folder of the result"
 )
 CHECK_BASE = (
     f"check that base_model_name_or_path in {CONFIG} is the model that the adapter was trained on"
 )
 Shapes = Mapping[str, tuple[int, ...]]
 _TENSOR = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<matrix>[AB])\.weight")
+_MAGNITUDE = re.compile(r"(?P<layer>base_model\.model\..+)\.lora_magnitude_vector")
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,10 @@ def _supported_lora(config: Mapping[str, Any], source: str) -> Lora:
             f"{source}: lora_alpha is 0, so the adapter has no effect on its base model; correct "
             "it, or use the base model"
         )
-    return Lora(rank, alpha=float(alpha), kind="rslora" if config.get("use_rslora") else "lora")
+    rank_stabilised = bool(config.get("use_rslora"))
+    if config.get("use_dora"):  # with both, the alpha that scales by the same number
+        return Lora(rank, alpha=alpha * (rank**0.5 if rank_stabilised else 1.0), kind="dora")
+    return Lora(rank, alpha=float(alpha), kind="rslora" if rank_stabilised else "lora")
 
 
 def _unsupported_fields(config: Mapping[str, Any]) -> Iterator[str]:
@@ -208,6 +212,8 @@ def _check_shapes(shapes: Shapes, lora: Lora, source: str) -> None:
     again = "fetch or export the adapter again"
     if not shapes:
         raise BackendError(f"{source} has no weights; {again}")
+    if lora.kind == "dora":
+        shapes = _without_magnitudes(shapes, source)
     for name, shape in sorted(shapes.items()):
         match = _TENSOR.fullmatch(name)
         if match is None:
@@ -225,6 +231,24 @@ def _check_shapes(shapes: Shapes, lora: Lora, source: str) -> None:
         partner = name.replace(*(("lora_A", "lora_B") if is_a else ("lora_B", "lora_A")))
         if partner not in shapes:
             raise BackendError(f"{source} has {name} but not {partner}; {again}")
+
+
+def _without_magnitudes(shapes: Shapes, source: str) -> Shapes:
+    """Return the shapes of A and B; raises BackendError unless each layer has magnitudes (out,)."""
+    matches = {name: match for name in shapes if (match := _MAGNITUDE.fullmatch(name))}
+    layers = {name.removesuffix(".lora_B.weight") for name in shapes if ".lora_B." in name}
+    for layer in sorted(layers | {match["layer"] for match in matches.values()}):
+        magnitude, b = (
+            shapes.get(f"{layer}.lora_magnitude_vector"),
+            shapes.get(f"{layer}.lora_B.weight"),
+        )
+        if magnitude is None or b is None or magnitude != b[:1]:
+            raise BackendError(
+                f"{source}: {layer}.lora_magnitude_vector has shape {magnitude}, but use_dora in "
+                f"{CONFIG} needs a number for each row of lora_B, which has shape {b}; fetch or "
+                "export the adapter again"
+            )
+    return {name: shape for name, shape in shapes.items() if name not in matches}
 
 
 def _check_base(folder: Path, shapes: Shapes, name: str) -> None:

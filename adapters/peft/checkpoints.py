@@ -204,6 +204,7 @@ def _peft_config(adapter: LoraAdapter, model: str) -> bytes:
         r=adapter.lora.rank,
         lora_alpha=lora_alpha(adapter.lora),
         use_rslora=adapter.lora.kind == "rslora",
+        use_dora=adapter.lora.kind == "dora",
         lora_dropout=adapter.lora.dropout,
         target_modules=adapter.targets,
         base_model_name_or_path=model,

@@ -25,7 +25,7 @@ from kitchen.types import Checkpoint, FullWeights, Lora, LoraKind, Trainable
 if TYPE_CHECKING:
     from adapters.peft.device import Machine
 
-KINDS: Sequence[LoraKind] = ("lora", "rslora")
+KINDS: Sequence[LoraKind] = ("lora", "rslora", "dora")
 _NAME = "the local engine"
 
 
@@ -41,6 +41,7 @@ class PeftTraining:
         {
             *(f"loss {name}" for name in LOSSES),
             "custom loss",
+            "dora",
             "grad_clip_norm",
             "lora_alpha",
             "lora_dropout",

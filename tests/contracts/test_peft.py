@@ -14,7 +14,7 @@ from kitchen.errors import ConfigError
 from kitchen.ports.training import CheckpointStore, TrainingClient, TrainingSession
 from kitchen.testing.refusals import TRAINABLES
 from kitchen.testing.training import TrainingLaws
-from kitchen.types import Checkpoint, FullWeights
+from kitchen.types import Checkpoint, FullWeights, Lora
 from tests.support.tiny_model import tiny_gemma2, tiny_model
 from tests.support.tiny_qwen import tiny_qwen3
 
@@ -72,6 +72,20 @@ class TestFullWeightsBfloat16(TestFullWeights):
     dtype = "bfloat16"
     agreement = rounding = 2e-2
     curvature, loss_drop, logprob_noise = 0.3, 2.0, 0.03
+
+
+@pytest.mark.slow
+class TestRslora(TestFloat32):
+    """LoRA that is scaled by alpha / √rank."""
+
+    lora = Lora(rank=8, alpha=8.0, seed=1, kind="rslora")
+
+
+@pytest.mark.slow
+class TestDora(TestFloat32):
+    """LoRA with trained magnitudes, computed by the modules of transformers."""
+
+    lora = Lora(rank=8, seed=1, kind="dora")
 
 
 @pytest.mark.slow

@@ -146,17 +146,17 @@ def _merged_model(adapter: _PeftAdapter, hub: HubClient) -> Any:
 
 
 def _merge(base: BaseModel, lora: Lora, tensors: Mapping[str, torch.Tensor], source: str) -> None:
-    """Replace each W by W + scale · B A."""
+    """Replace each W by the matrix that is W with its LoRA weights."""
     model = base.model
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     adapter = LoraAdapter(model, lora, torch.float32, adapted_paths(tensors))
     adapter.load(tensors, source)
     for path, layer in adapter.layers.items():
         linear: Any = layer.base
-        delta = (layer.b.detach() @ layer.a.detach()) * layer.scale  # (out, in)
+        merged = layer.merged()  # (out, in)
         if type(linear).__name__ == "Conv1D":
-            delta = delta.t()
+            merged = merged.t().contiguous()
         if linear is head and linear.weight is embedding.weight:  # the embedding does not change
             model.config.tie_word_embeddings = False
-        linear.weight = nn.Parameter(linear.weight + delta, requires_grad=False)
+        linear.weight = nn.Parameter(merged, requires_grad=False)
         model.set_submodule(path, linear)

@@ -13,7 +13,7 @@ from adapters.peft.model.elementwise import RMSNorm, Rope
 from adapters.peft.model.layer_kernels import LayerKernels
 from adapters.peft.model.linear import make_contiguous
 from adapters.peft.model.llama_layer import Layer, LayerFunction
-from adapters.peft.model.lora import LoraLinear
+from adapters.peft.model.lora_linear import LoraLinear
 
 # model types of transformers; others with the same modules may compute something more
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})

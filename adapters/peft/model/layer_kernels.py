@@ -12,7 +12,7 @@ from torch import nn
 from adapters.peft.model.elementwise import Elementwise, TorchElementwise
 from adapters.peft.model.layer_attention import LayerAttention, TiledLayerAttention
 from adapters.peft.model.linear import FusedLinear, is_low_precision
-from adapters.peft.model.lora import LoraLinear
+from adapters.peft.model.lora_linear import LoraLinear
 from adapters.peft.model.packed_lora import PackedLoraLinear
 from adapters.peft.model.varlen_attention import FlashKernel, VarlenAttention, has_flash_kernel
 

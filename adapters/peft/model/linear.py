@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from adapters.peft.model.lora import LoraLinear
+from adapters.peft.model.dora import DoraLinear
+from adapters.peft.model.lora_linear import LoraLinear
 from adapters.peft.runtime.cpu import matmul_dtype, prefers_onednn
 
 # rows: oneDNN keeps memory for each number of rows that it has seen, so there must not be many
 ONEDNN_ROW_BLOCK = 64
+HAS_OUT_DTYPE = hasattr(torch.ops.aten.mm, "dtype")  # products with another dtype than the inputs
 
 
 def make_contiguous(layers: Sequence[nn.Linear]) -> None:
@@ -41,6 +43,8 @@ class LoraSlice(NamedTuple):
 class FusedLinear:
     """y = W x + b + scale · B A x over layers side by side, and its gradient; W is frozen.
 
+    Frozen DoRA multiplies W x by the scale of its rows; DoRA in training is not computed here.
+
     The products with A and B are in the dtype of the base, as in mixed-precision training, or in
     its matmul dtype; their gradients are accumulated in the dtype of A and B.
     """
@@ -51,6 +55,7 @@ class FusedLinear:
         ]
         self.weight = _concatenated([base.weight for base in bases])  # (out, in)
         self.bias = None if bases[0].bias is None else _concatenated([base.bias for base in bases])
+        self.row_scale = _row_scale(layers, bases)
         self.lora: list[LoraSlice] = []
         column = rank = 0
         for layer, base in zip(layers, bases, strict=True):
@@ -70,6 +75,8 @@ class FusedLinear:
         self, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, in) to (N, out), plus a residual (N, out) if given, and to scale · A x (N, ranks)."""
+        if self.row_scale is not None:
+            return self._forward_scaled(x, self.row_scale, residual)
         dtype, wide = x.dtype, matmul_dtype(x)
         x, bias = x.to(wide), cast_optional(self.bias, wide)
         add_last = bool(self.lora) and is_low_precision(wide)
@@ -84,6 +91,20 @@ class FusedLinear:
             out[:, columns].addmm_(low_rank[:, ranks], layer.b.to(wide).t())
         if add_last and residual is not None:
             out.add_(residual)
+        return out.to(dtype), low_rank.to(dtype)
+
+    def _forward_scaled(
+        self, x: torch.Tensor, row_scale: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`forward` of frozen DoRA layers, whose B has its scale already."""
+        dtype, wide = x.dtype, matmul_dtype(x)
+        x = x.to(wide)
+        low_rank = x @ self._stacked_a(wide).t()
+        update = x.new_zeros(len(x), len(self.weight))
+        for columns, ranks, layer in self.lora:
+            update[:, columns] = low_rank[:, ranks] @ layer.b.to(wide).t()
+        base = product(x, self.weight.to(wide).t(), row_scale.dtype)
+        out = scale_rows(base, row_scale, update, self.bias, residual)
         return out.to(dtype), low_rank.to(dtype)
 
     def backward(
@@ -124,6 +145,15 @@ class FusedLinear:
         return (sides[0] if len(sides) == 1 else torch.cat(sides)).to(dtype)
 
 
+def product(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the matrix product in a dtype, rounded to that of the inputs only if it must be."""
+    if first.dtype == dtype:
+        return first @ second
+    if HAS_OUT_DTYPE and first.is_cuda and dtype == torch.float32:
+        return torch.mm(first, second, out_dtype=dtype)
+    return (first @ second).to(dtype)
+
+
 def is_low_precision(dtype: torch.dtype) -> bool:
     """Return true if B A x, small at first, is lost in rounding when added to a residual stream.
 
@@ -131,6 +161,20 @@ def is_low_precision(dtype: torch.dtype) -> bool:
     (docs/benchmarks.md).
     """
     return dtype.itemsize < torch.float32.itemsize
+
+
+def scale_rows(
+    base: torch.Tensor, row_scale: torch.Tensor, *addends: torch.Tensor | None
+) -> torch.Tensor:
+    """Return W x times the scale of the rows of W, plus addends, in the dtype of the scale.
+
+    It is then rounded once: a scale near 1 would be lost in rounding.
+    """
+    out = base * row_scale
+    for addend in addends:
+        if addend is not None:
+            out.add_(addend)
+    return out
 
 
 def cast_optional(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -186,6 +230,24 @@ def linear_onednn(
     else:
         out = torch.ops.mkldnn._linear_pointwise.binary(x, residual, weight, bias, "add")
     return out
+
+
+def _row_scale(
+    layers: Sequence[nn.Linear | LoraLinear], bases: Sequence[nn.Linear]
+) -> torch.Tensor | None:
+    """(out,) the scale of the rows of frozen DoRA layers, 1 for others; None without DoRA."""
+    scales = [layer.row_scale if isinstance(layer, LoraLinear) else None for layer in layers]
+    for layer, scale in zip(layers, scales, strict=True):
+        if isinstance(layer, DoraLinear) and scale is None:
+            raise TypeError("DoRA in training has no fused layers; freeze it, or use its modules")
+    given = next((scale for scale in scales if scale is not None), None)
+    if given is None:
+        return None
+    rows = [
+        given.new_ones(len(base.weight)) if scale is None else scale
+        for scale, base in zip(scales, bases, strict=True)
+    ]
+    return torch.cat(rows)
 
 
 def _concatenated(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from adapters.peft.adapter_folder import CHECK_BASE
-from adapters.peft.model.lora_dropout import Dropout
+from adapters.peft.model.dora import DoraLinear
+from adapters.peft.model.lora_linear import LoraLinear
 from adapters.peft.model.trained_weights import TrainedWeights
 from kitchen.errors import BackendError, ConfigError
 from kitchen.types import DEFAULT_ALPHA, Lora
@@ -21,80 +22,6 @@ ATTENTION, MLP = re.compile(r"attn|attention"), re.compile(r"mlp|ffn|feed_forwar
 ROUTERS = frozenset({"gate", "router"})  # of mixtures of experts: never trained
 
 Tensors = Mapping[str, torch.Tensor]
-
-
-class LoraLinear(nn.Module):
-    """y = W x + scale · B A x; W is frozen in the base's dtype, A and B are float32 or better."""
-
-    def __init__(
-        self,
-        base: nn.Module,
-        weight: torch.Tensor | None,
-        rank: int,
-        scale: float,
-        dtype: torch.dtype,
-        sizes: tuple[int, int],
-        device: torch.device,
-    ) -> None:
-        """`sizes`: inputs and outputs."""
-        super().__init__()
-        self.base, self.scale = base, scale
-        # (out, in), or None if the base is not a plain matrix; in a list, so that torch does not
-        # register it as a parameter of this module
-        self.weight = [weight]
-        self.a = nn.Parameter(torch.zeros(rank, sizes[0], dtype=dtype, device=device))
-        self.b = nn.Parameter(torch.zeros(sizes[1], rank, dtype=dtype, device=device))
-        self.dropout: Dropout | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight = self.weight[0]
-        if weight is not None and self.dropout is None:
-            apply: Any = _FusedLora.apply
-            fused: torch.Tensor = apply(x, weight, self.base.bias, self.a, self.b, self.scale)
-            return fused
-        dropped = x if self.dropout is None else self.dropout(x, self)
-        low_rank = nn.functional.linear(dropped, self.a.to(x.dtype))
-        scaled_b = _scaled(self.b, self.scale, x.dtype)
-        out: torch.Tensor = self.base(x) + nn.functional.linear(low_rank, scaled_b)
-        return out
-
-
-class _FusedLora(torch.autograd.Function):
-    """LoraLinear in few passes over memory; on a CPU these take as long as the products.
-
-    The products with A and B are in the dtype of the base, as in mixed-precision training; their
-    gradients are accumulated in the dtype of A and B.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        flat = x.reshape(-1, x.shape[-1])
-        low_rank, weight = flat @ a.to(x.dtype).t(), weight.to(x.dtype)
-        out = flat @ weight.t() if bias is None else torch.addmm(bias, flat, weight.t())
-        out.addmm_(low_rank, _scaled(b, scale, x.dtype).t())
-        ctx.save_for_backward(flat, weight, a, b, low_rank)
-        ctx.scale, ctx.shape = scale, x.shape
-        return out.view(*x.shape[:-1], -1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        flat, weight, a, b, low_rank = ctx.saved_tensors
-        dout = gradients[0].reshape(-1, gradients[0].shape[-1])
-        dlow_rank = dout @ _scaled(b, ctx.scale, dout.dtype)
-        db = (dout.t() @ low_rank).to(b.dtype).mul_(ctx.scale)
-        da = (dlow_rank.t() @ flat).to(a.dtype)
-        dx = None
-        if ctx.needs_input_grad[0]:
-            dx = (dout @ weight).addmm_(dlow_rank, a.to(dout.dtype)).view(ctx.shape)
-        return dx, None, None, da, db, None
 
 
 class LoraAdapter(TrainedWeights):
@@ -111,12 +38,13 @@ class LoraAdapter(TrainedWeights):
         self.scale = lora_scale(lora)
         self.layers: dict[str, LoraLinear] = {}
         linear_paths = [path for path, module in model.named_modules() if _is_linear(module)]
+        build = DoraLinear if lora.kind == "dora" else LoraLinear
         self.transposed = False  # some weights are stored as (in, out)
         for path in paths or target_paths(model, lora):
             parent, _, leaf = path.rpartition(".")
             base = model.get_submodule(path)
             weight, sizes = _weight_and_sizes(base)
-            self.layers[path] = LoraLinear(
+            self.layers[path] = build(
                 base, weight, lora.rank, self.scale, dtype, sizes, base.weight.device
             )
             setattr(model.get_submodule(parent), leaf, self.layers[path])
@@ -130,14 +58,15 @@ class LoraAdapter(TrainedWeights):
         """Return the weights in training, under the names that PEFT gives them."""
         parameters = {}
         for path, layer in self.layers.items():
-            parameters[f"{PREFIX}{path}.lora_A.weight"] = layer.a
-            parameters[f"{PREFIX}{path}.lora_B.weight"] = layer.b
+            for name, parameter in layer.named_weights().items():
+                parameters[f"{PREFIX}{path}.{name}"] = parameter
         return parameters
 
     def initialise(self) -> None:
         """Draw A uniformly within ±1/√inputs and set B to zero, as PEFT does.
 
-        The draws depend only on the seed, not on the device.
+        The magnitudes of DoRA are those of the base. The draws depend only on the seed, not on the
+        device.
         """
         generator = torch.Generator().manual_seed(self.lora.seed)
         with torch.no_grad():
@@ -146,14 +75,14 @@ class LoraAdapter(TrainedWeights):
                 uniform.mul_(2).sub_(1)
                 layer.a.copy_((uniform / layer.a.shape[1] ** 0.5).to(layer.a.dtype))
                 layer.b.zero_()
+                if isinstance(layer, DoraLinear):
+                    layer.magnitude.copy_(layer.row_norms())
 
     def freeze(self, tensors: Tensors, dtype: torch.dtype, source: str) -> None:
         """Load weights that stay fixed, in the base's dtype to save a cast at each token."""
         self.load(tensors, source)
         for layer in self.layers.values():
-            layer.b = nn.Parameter((layer.b.detach() * layer.scale).to(dtype), requires_grad=False)
-            layer.a = nn.Parameter(layer.a.detach().to(dtype), requires_grad=False)
-            layer.scale = 1.0
+            layer.freeze(dtype)
 
     def load(self, tensors: Tensors, source: str) -> None:
         """Load weights; raises ConfigError if their layers or shapes differ from the adapter's."""
@@ -306,7 +235,3 @@ def _weight_and_sizes(module: nn.Module) -> tuple[torch.Tensor | None, tuple[int
         return weight.t(), (weight.shape[0], weight.shape[1])
     packed: Any = module  # quantised: its weight is not a matrix
     return None, (packed.in_features, packed.out_features)
-
-
-def _scaled(b: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
-    return (b if scale == 1 else b * scale).to(dtype)

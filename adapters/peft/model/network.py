@@ -178,6 +178,8 @@ def _training_obstacle(trainable: Trainable | None) -> str | None:
         return "hand-written layers do not train all weights"
     if trainable is not None and trainable.dropout:
         return "hand-written layers have no dropout"
+    if trainable is not None and trainable.kind == "dora":
+        return "hand-written layers do not train DoRA"
     return None
 
 

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from adapters.peft.model.linear import FusedLinear
-from adapters.peft.model.lora import LoraLinear
-
-HAS_OUT_DTYPE = hasattr(torch.ops.aten.mm, "dtype")  # products with another dtype than the inputs
+from adapters.peft.model.linear import FusedLinear, product, scale_rows
+from adapters.peft.model.lora_linear import LoraLinear
 
 
 class PackedLoraLinear(FusedLinear):
@@ -35,7 +33,12 @@ class PackedLoraLinear(FusedLinear):
         if self.lora:
             self._renew()
             low_rank = x @ self._a.t()
-            out = (low_rank @ self._b.t()).addmm_(x, self.weight.t())
+            out = low_rank @ self._b.t()
+            if self.row_scale is not None:
+                base = product(x, self.weight.t(), self.row_scale.dtype)
+                out = scale_rows(base, self.row_scale, out).to(x.dtype)
+            else:
+                out.addmm_(x, self.weight.t())
         else:
             low_rank = x.new_empty(0)
             out = x @ self.weight.t()
@@ -90,12 +93,3 @@ class PackedLoraLinear(FusedLinear):
     def _scale(self) -> float:
         """The scale of B A, which all layers of an adapter have in common."""
         return self.lora[0].layer.scale
-
-
-def product(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the matrix product in a dtype, rounded to that of the inputs only if it must be."""
-    if first.dtype == dtype:
-        return first @ second
-    if HAS_OUT_DTYPE and first.is_cuda and dtype == torch.float32:
-        return torch.mm(first, second, out_dtype=dtype)
-    return (first @ second).to(dtype)

@@ -7,7 +7,14 @@ from math import gcd
 import torch
 
 from adapters.peft.model.decoder import Decoder
-from adapters.peft.model.linear import FusedLinear, cast_optional, is_low_precision, linear_onednn
+from adapters.peft.model.linear import (
+    FusedLinear,
+    cast_optional,
+    is_low_precision,
+    linear_onednn,
+    product,
+    scale_rows,
+)
 from adapters.peft.runtime.cpu import has_onednn, is_intel, matmul_dtype
 
 # Up to this many rows, the time is that of reading the weights (a GEMV), so packing gains nothing.
@@ -23,20 +30,23 @@ class FrozenLinear(FusedLinear):
     """y = W x + b + B A x with frozen A and B; on a CPU, W is a copy packed for some tens of rows.
 
     Where products are computed in float32, so is the copy, with B A merged into it. In bfloat16
-    the merge would be lost in rounding, so B A stays separate.
+    the merge would be lost in rounding, so B A stays separate, and so does DoRA's scale of rows.
     """
 
-    def __init__(self, product: FusedLinear) -> None:
-        self.weight = product.weight
+    def __init__(self, fused: FusedLinear) -> None:
+        self._compute_dtype = matmul_dtype(fused.weight)
+        self.weight, self.row_scale = fused.weight, fused.row_scale
+        if self.row_scale is not None and not is_low_precision(self._compute_dtype):
+            scaled = self.weight.to(self.row_scale.dtype) * self.row_scale[:, None]
+            self.weight, self.row_scale = scaled.to(self._compute_dtype), None
         self.lora = []
-        self._compute_dtype = matmul_dtype(product.weight)
-        self.bias = cast_optional(product.bias, self._compute_dtype)
-        self._lora = _lora_matrices(product, self._compute_dtype)  # (in, ranks), (ranks, out)
+        self.bias = cast_optional(fused.bias, self._compute_dtype)
+        self._lora = _lora_matrices(fused, self._compute_dtype)  # (in, ranks), (ranks, out)
         on_cpu = self.weight.device.type == "cpu"
         can_pack = self._compute_dtype in (torch.float32, torch.bfloat16)
         self._packed = self._pack() if on_cpu and has_onednn() and can_pack else None
         in_bfloat16 = self._packed is not None and self._compute_dtype == torch.bfloat16
-        self._lora_fp32 = _lora_matrices(product, torch.float32) if in_bfloat16 else None
+        self._lora_fp32 = _lora_matrices(fused, torch.float32) if in_bfloat16 else None
         self._max_gemv_rows = MAX_GEMV_ROWS if self.weight.dtype == torch.float32 else 0
         self._splits = on_cpu and not is_intel()
         self._empty = self.weight.new_empty(0)
@@ -55,6 +65,8 @@ class FrozenLinear(FusedLinear):
         dtype = x.dtype
         x = x.to(self._compute_dtype)
         residual = cast_optional(residual, self._compute_dtype)
+        if self.row_scale is not None:
+            return self._scale_rows(x, self.row_scale, residual).to(dtype), self._empty
         add_last = self._lora is not None and is_low_precision(self._compute_dtype)
         first = None if add_last else residual
         if self._packed is None or len(x) <= self._max_gemv_rows:
@@ -66,6 +78,17 @@ class FrozenLinear(FusedLinear):
         if add_last and residual is not None:
             out = out + residual
         return out.to(dtype), self._empty
+
+    def _scale_rows(
+        self, x: torch.Tensor, row_scale: torch.Tensor, residual: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return W x times the scale of its rows, plus b, B A x and a residual."""
+        if self._packed is None:
+            base = product(x, self.weight.t(), row_scale.dtype)
+        else:
+            base = linear_onednn(x, self._packed, None, None)
+        update = None if self._lora is None else (x @ self._lora[0]) @ self._lora[1]
+        return scale_rows(base, row_scale, update, self.bias, residual)
 
     def _add_lora(
         self, out: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor
@@ -103,14 +126,14 @@ def freeze_layers(decoder: Decoder) -> None:
 
 
 def _lora_matrices(
-    product: FusedLinear, dtype: torch.dtype
+    fused: FusedLinear, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return A and B of all LoRA layers as one matrix each: (in, ranks), (ranks, out)."""
-    if not product.lora:
+    if not fused.lora:
         return None
-    a = torch.cat([layer.a.detach() for *_, layer in product.lora]).to(dtype).t()
-    b = a.new_zeros(a.shape[1], len(product.weight))  # 0 between different layers
-    for columns, ranks, layer in product.lora:
+    a = torch.cat([layer.a.detach() for *_, layer in fused.lora]).to(dtype).t()
+    b = a.new_zeros(a.shape[1], len(fused.weight))  # 0 between different layers
+    for columns, ranks, layer in fused.lora:
         b[ranks, columns] = (layer.b.detach() * layer.scale).t().to(b.dtype)
     return a, b
 

@@ -16,13 +16,8 @@ from adapters.peft.device import Machine
 from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.decoder import Decoder
 from adapters.peft.model.linear import FusedLinear
-from adapters.peft.model.lora import (
-    LoraAdapter,
-    LoraLinear,
-    Tensors,
-    adapted_paths,
-    check_fit,
-)
+from adapters.peft.model.lora import LoraAdapter, Tensors, adapted_paths, check_fit
+from adapters.peft.model.lora_linear import LoraLinear
 from adapters.peft.model.network import Network
 from adapters.peft.sampling.body_choice import CreateBody, choose_body
 from adapters.peft.sampling.conversation_cache import KV, ConversationCache
@@ -131,8 +126,9 @@ def freeze(
     source: str,
 ) -> FrozenModel:
     model = base.copy_modules()
-    # with B = 0 the LoRA weights change nothing
-    if any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name):
+    # with B = 0, only DoRA changes anything
+    trained = any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name)
+    if trained or lora.kind == "dora":
         LoraAdapter(model, lora, machine.accum_dtype, adapted_paths(tensors)).freeze(
             tensors, machine.dtype, source
         )

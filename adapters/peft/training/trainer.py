@@ -294,18 +294,19 @@ def _insert_adapter(
 
 
 def _forward_mode(base: BaseModel, trainable: Trainable) -> ForwardMode:
-    """Return the base's forward mode; for dropout and for all weights, one of transformers.
+    """Return the base's forward mode; for dropout, DoRA and all weights, one of transformers.
 
     Raises BackendError if there is none.
     """
     has_dropout = _has_dropout(trainable)
-    if base.mode == ForwardMode.PACKED or not (has_dropout or isinstance(trainable, FullWeights)):
-        return base.mode
-    if isinstance(trainable, Lora) and base.mode == ForwardMode.SEQUENTIAL:
+    of_modules = isinstance(trainable, FullWeights) or trainable.kind == "dora" or has_dropout
+    if isinstance(trainable, Lora) and has_dropout and base.mode == ForwardMode.SEQUENTIAL:
         raise BackendError(
             f"dropout is {trainable.dropout}, but is not supported for a "
             f"{type(base.model).__name__}, which the local engine computes one sequence at a time: "
             "set dropout to 0"
         )
+    if base.mode != ForwardMode.FUSED or not of_modules:
+        return base.mode
     is_packed = base.model.config._attn_implementation == IMPLEMENTATION
     return ForwardMode.PACKED if is_packed else ForwardMode.SEQUENTIAL

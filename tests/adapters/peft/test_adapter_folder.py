@@ -87,6 +87,8 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "rslora": {"use_rslora": True},
     "rslora of rank 1": {"use_rslora": True, "r": 1},
     "rslora of rank 7": {"use_rslora": True, "r": 7, "lora_alpha": 3},
+    "dora": {"use_dora": True},
+    "dora and rslora": {"use_dora": True, "use_rslora": True},
     "gaussian": {"init_lora_weights": "gaussian"},
     "orthogonal": {"init_lora_weights": "orthogonal"},
     "eva": {"init_lora_weights": "eva"},
@@ -129,7 +131,6 @@ def test_fan_in_fan_out_follows_the_layers(
 
 
 REFUSED: dict[str, Callable[[], Any]] = {
-    "use_dora is true": lambda: peft.LoraConfig(use_dora=True),
     'init_lora_weights is "pissa"': lambda: peft.LoraConfig(init_lora_weights="pissa"),
     'init_lora_weights is "pissa_niter_4"': lambda: peft.LoraConfig(
         init_lora_weights="pissa_niter_4"

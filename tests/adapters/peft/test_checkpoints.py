@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.session import PeftSession
 from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, DataError, RunFailed
-from kitchen.types import Adam, Array, Checkpoint, Datum, Lora
+from kitchen.types import Adam, Array, Checkpoint, Datum, Lora, LoraKind
 
 Opened = Callable[..., PeftSession]
 LORA = Lora(rank=8, seed=1, dropout=0.2)
+KINDS: Sequence[LoraKind] = ("lora", "rslora", "dora")
 
 
 def train(session: PeftSession, data: list[Datum], steps: int) -> None:
@@ -39,11 +41,15 @@ def assert_same_state(one: PeftSession, other: PeftSession) -> None:
         np.testing.assert_array_equal(ours[name], numbers, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("lora", "float32"), ("lora", "bfloat16"), ("rslora", "float32"), ("dora", "bfloat16")],
+)
 def test_a_resumed_session_matches_bit_for_bit(
-    opened: Opened, weighted: list[Datum], dtype: str
+    opened: Opened, weighted: list[Datum], kind: LoraKind, dtype: str
 ) -> None:
-    straight, resumed = opened(LORA, dtype=dtype), opened(LORA, dtype=dtype)
+    lora = replace(LORA, kind=kind)
+    straight, resumed = opened(lora, dtype=dtype), opened(lora, dtype=dtype)
     train(straight, weighted, 3)
     saved = straight.save("three").result()
     resumed.load(saved).result()
@@ -146,6 +152,33 @@ def test_a_checkpoint_of_another_alpha_is_refused(opened: Opened) -> None:
     for load in ("load", "load_weights"):
         with pytest.raises(ConfigError, match="a LoRA scale of 2, but this session has 8"):
             getattr(opened(Lora(rank=4)), load)(saved).result()
+
+
+def test_a_checkpoint_of_another_kind_is_refused(opened: Opened) -> None:
+    of_kind = {kind: Lora(rank=4, alpha=8, kind=kind) for kind in KINDS}
+    for kind, lora in of_kind.items():
+        session = opened(lora)
+        saved = session.save(kind).result()
+        session.load(saved).result()
+        for other in KINDS:
+            if other != kind:
+                with pytest.raises(ConfigError, match=f"kind '{kind}', .* set lora_kind={kind}"):
+                    opened(of_kind[other]).load_weights(saved).result()
+
+
+def test_checkpoints_without_a_kind_are_plain_lora(
+    opened: Opened, blobs: FakeBlobs, weighted: list[Datum]
+) -> None:
+    """Manifests of earlier versions name no kind."""
+    session = opened(LORA)
+    train(session, weighted, 1)
+    saved = session.save("old").result()
+    manifest = json.loads(blobs.read("old/checkpoint.json") or b"")
+    assert manifest["lora"].pop("kind") == "lora"
+    blobs.write("old/checkpoint.json", json.dumps(manifest).encode())
+    resumed = opened(LORA)
+    resumed.load(replace(saved, sha256="")).result()
+    assert_same_state(resumed, session)
 
 
 def test_a_checkpoint_of_other_layers_is_refused(opened: Opened) -> None:

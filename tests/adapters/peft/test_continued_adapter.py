@@ -29,6 +29,7 @@ LORA = Lora(rank=4, alpha=8.0, seed=1)
 ADAPTERS: dict[str, dict[str, Any]] = {
     "two targets": {"r": 4, "lora_alpha": 12},
     "rslora": {"r": 8, "lora_alpha": 8, "use_rslora": True},
+    "dora": {"r": 4, "lora_alpha": 8, "use_dora": True},
     "one layer": {"r": 2, "lora_alpha": 2, "layers_to_transform": [1]},
     "mlp": {"r": 4, "lora_alpha": 4, "target_modules": ["up_proj", "down_proj"]},
 }
@@ -156,7 +157,7 @@ def test_gradients_equal_those_of_peft(
     scores = torch.log_softmax(theirs.eval()(input_ids=ids).logits[0, :-1], -1)
     (-scores.gather(1, ids[0, 1:, None]).sum()).backward()
     gradients = {
-        name.replace(".default", ""): parameter.grad
+        name.replace(".default", "").replace("vector.weight", "vector"): parameter.grad
         for name, parameter in theirs.named_parameters()
         if parameter.grad is not None
     }

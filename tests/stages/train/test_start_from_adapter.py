@@ -105,7 +105,6 @@ def test_recipes_continue_from_an_adapter(name: str, adapter: Path, tmp_path: Pa
         ({}, {"lora_rank": 8}, ConfigError, "the adapter has rank 4, but .* set lora_rank=4"),
         ({}, {"lora_kind": "rslora"}, ConfigError, "the kind 'lora', .* set lora_kind=lora"),
         ({"use_rslora": True}, {}, ConfigError, "the kind 'rslora', .* set lora_kind=rslora"),
-        ({"use_dora": True}, {}, BackendError, "use_dora is true"),
         ({"layer_replication": [[0, 2]]}, {}, BackendError, r"layer_replication is \[\[0, 2\]\]"),
         ({"base_model_name_or_path": "/gone"}, {}, BackendError, "its base model .* be found"),
     ],

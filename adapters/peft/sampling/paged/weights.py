@@ -9,7 +9,7 @@ import torch
 
 from adapters.peft.model.decoder import Decoder
 from adapters.peft.model.elementwise import RMSNorm
-from adapters.peft.model.linear import FusedLinear
+from adapters.peft.model.linear import FusedLinear, product, scale_rows
 from adapters.peft.model.llama_layer import Layer
 from adapters.peft.sampling.kv_cache import HeadLayout
 from adapters.peft.sampling.paged.graphs import SideStream
@@ -39,18 +39,18 @@ class Product:
 class PagedLinear:
     """Layers side by side, with LoRA weights of equal rank: a smaller one is padded with zeros."""
 
-    def __init__(self, product: FusedLinear, parts: Sequence[int]) -> None:
+    def __init__(self, fused: FusedLinear, parts: Sequence[int]) -> None:
         """`parts`: columns of each layer."""
-        self._weight_t = product.weight.t()
-        self._bias = product.bias
+        self._weight_t = fused.weight.t()
+        self._bias, self._row_scale = fused.bias, fused.row_scale
         self._parts = tuple(parts)
         self._a_t: torch.Tensor | None = None
         self._b: torch.Tensor | None = None
-        if product.lora:
-            self._set_lora(product)
+        if fused.lora:
+            self._set_lora(fused)
 
-    def _set_lora(self, product: FusedLinear) -> None:
-        like, lora = product.weight, product.lora
+    def _set_lora(self, fused: FusedLinear) -> None:
+        like, lora = fused.weight, fused.lora
         largest = max(len(layer.a) for *_, layer in lora)
         rank = max(MIN_RANK, 1 << (largest - 1).bit_length())
         a = like.new_zeros(len(self._parts) * rank, like.shape[1])
@@ -73,6 +73,9 @@ class PagedLinear:
         return Product(out, low_rank, self._b, self._parts)
 
     def _whole(self, x: torch.Tensor) -> torch.Tensor:
+        if self._row_scale is not None:
+            base = product(x, self._weight_t, self._row_scale.dtype)
+            return scale_rows(base, self._row_scale, self._bias).to(x.dtype)
         if self._bias is None:
             return torch.mm(x, self._weight_t)
         return torch.addmm(self._bias, x, self._weight_t)

@@ -16,7 +16,8 @@ from adapters.peft.model.decoder import Decoder, fused_obstacle, make_weights_co
 from adapters.peft.model.elementwise import Elementwise, RMSNorm, TorchElementwise
 from adapters.peft.model.layer_kernels import LayerKernels
 from adapters.peft.model.linear import FusedLinear, make_contiguous
-from adapters.peft.model.lora import LoraAdapter, LoraLinear
+from adapters.peft.model.lora import LoraAdapter
+from adapters.peft.model.lora_linear import LoraLinear
 from adapters.peft.model.packed_lora import PackedLoraLinear
 from adapters.peft.model.varlen_attention import VarlenAttention
 from kitchen.types import Array, Lora

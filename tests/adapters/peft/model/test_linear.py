@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from adapters.peft.model.linear import FusedLinear, linear, linear_onednn
-from adapters.peft.model.lora import LoraLinear
+from adapters.peft.model.lora_linear import LoraLinear
 from adapters.peft.sampling.frozen_linear import FrozenLinear
 
 # a residual stream of such numbers, which bfloat16 knows to a quarter or a half

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from adapters.peft.model.linear import FusedLinear
-from adapters.peft.model.lora import LoraLinear
-from adapters.peft.model.packed_lora import PackedLoraLinear, product
+from adapters.peft.model.linear import FusedLinear, product
+from adapters.peft.model.lora_linear import LoraLinear
+from adapters.peft.model.packed_lora import PackedLoraLinear
 from adapters.peft.training.adamw import Optimiser
 from kitchen.types import Adam
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from adapters.peft.model.linear import FusedLinear
-from adapters.peft.model.lora import LoraLinear
+from adapters.peft.model.lora_linear import LoraLinear
 from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.sampling.frozen_linear import FrozenLinear
 

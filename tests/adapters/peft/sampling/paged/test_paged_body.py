@@ -19,7 +19,7 @@ from adapters.peft.sampling.paged.decoder import bucket
 from adapters.peft.sampling.paged.kernels import PAGE
 from adapters.peft.sampling.scheduler import DecoderBody, Scheduler
 from adapters.peft.session import PeftSession
-from kitchen.types import Adam, Datum, Sampled, Tokens
+from kitchen.types import Adam, Datum, Lora, Sampled, Tokens
 from tests.support.sampling import DEVICE, random_prompts, sampling_request
 
 PROMPTS = random_prompts(40, 1, PAGE, PAGE + 1)
@@ -31,9 +31,11 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def frozen(opened: Callable[..., PeftSession], weighted: list[Datum]) -> Iterator[FrozenModel]:
-    session = opened()
+@pytest.fixture(params=["lora", "dora"])
+def frozen(
+    request: pytest.FixtureRequest, opened: Callable[..., PeftSession], weighted: list[Datum]
+) -> Iterator[FrozenModel]:
+    session = opened(Lora(rank=8, seed=1, kind=request.param))
     session.forward_backward(weighted)
     session.optim_step(Adam(0.02))
     sampler: Any = session.snapshot().result()
