@@ -65,6 +65,11 @@ class DeviceGroup:
         weakref.finalize(self, _end, self._peers, self._thread, self._folder).atexit = False
 
     @property
+    def processes(self) -> list[int]:
+        """The process ids of the other devices, in the order of their ranks."""
+        return [peer.process for peer in self._peers]
+
+    @property
     def is_lost(self) -> bool:
         """True once a process has ended: the group accepts no more calls."""
         return self._lost.done()

@@ -40,6 +40,7 @@ class Peer:
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C does not reach it
         )
+        self.process = self._process.pid
         self._printer = self._thread(self._keep_output)
         self._write(start)
         self._thread(self._read)
