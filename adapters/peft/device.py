@@ -113,36 +113,24 @@ class Machine:
 
     def _start_group(self) -> DeviceGroup:
         from adapters.peft.runtime.devices.group import DeviceGroup
+        from adapters.peft.runtime.devices.process import served
 
-        hub, kind = self.hub, self.device.type
+        kind = self.device.type
         names = [f"cuda:{rank}" if kind == "cuda" else kind for rank in range(self.devices)]
 
         def settings(rank: int) -> tuple[Settings]:
             device, threads = names[rank], self.threads
             return (replace(self.settings, device=device, threads=threads, devices=1),)
 
-        return DeviceGroup(
-            names,
-            open_machine,
-            settings,
-            {"hub": lambda method, arguments: getattr(hub, method)(*arguments)},
-        )
+        return DeviceGroup(names, open_machine, settings, {"hub": served(self.hub)})
 
 
 def open_machine(worker: DeviceWorker, settings: Settings) -> None:
     """Set up a further device, whose hub is that of the process of device 0."""
-    hub: Any = _AskedHub(worker)
+    from adapters.peft.runtime.devices.process import Remote
+
+    hub: Any = Remote(worker, "hub")  # models are fetched once for all devices
     worker.objects["machine"] = Machine(settings, hub)
-
-
-class _AskedHub:
-    """The hub of the process of device 0: models are fetched there, once for all devices."""
-
-    def __init__(self, worker: DeviceWorker) -> None:
-        self._worker = worker
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: self._worker.ask("hub", name, arguments)
 
 
 def choose_device(name: str, devices: int) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Failed, Future
 from kitchen.types import Checkpoint, Floats, Lora, Sampled, Tokens
 
+if TYPE_CHECKING:
+    from adapters.peft.sampling.on_devices import DeviceSamplers
+
 
 class PeftSampler:
     """A sampler whose requests wait until one is awaited; all that wait then form one batch."""
@@ -45,12 +48,13 @@ class PeftSampler:
         name: str,
         load: Callable[[], FrozenModel],
         fetch: Callable[[], object] | None = None,
+        devices: DeviceSamplers | None = None,
     ) -> None:
         """`fetch` downloads what `load` opens, while other workers may compute.
 
-        Its errors are ignored: `load` raises them again.
+        Its errors are ignored: `load` raises them again. `devices`: the same model on all devices.
         """
-        self._machine = machine
+        self._machine, self._devices = machine, devices
         self._worker = Worker(f"sampling {name}")
         if fetch is not None:
             self._worker.submit(fetch, exclusive=False)
@@ -68,31 +72,48 @@ class PeftSampler:
         base: BaseModel,
         lora: Lora,
         tensors: Tensors,
+        devices: DeviceSamplers | None = None,
     ) -> PeftSampler:
         """Sample from a base model with LoRA weights."""
         return cls(
-            machine, base.name, lambda: freeze(machine, base, tokenizer, lora, tensors, base.name)
+            machine,
+            base.name,
+            lambda: freeze(machine, base, tokenizer, lora, tensors, base.name),
+            devices=devices,
         )
 
     @classmethod
     def from_model(
-        cls, machine: Machine, tokenizer: FolderTokenizer, model: BaseModel
+        cls,
+        machine: Machine,
+        tokenizer: FolderTokenizer,
+        model: BaseModel,
+        devices: DeviceSamplers | None = None,
     ) -> PeftSampler:
         """Sample from a whole model, which nobody changes any more."""
-        return cls(machine, model.name, lambda: freeze_whole(model, tokenizer))
+        return cls(machine, model.name, lambda: freeze_whole(model, tokenizer), devices=devices)
 
     @classmethod
     def from_weights(
         cls, machine: Machine, blobs: BlobStore, weights: str | Checkpoint
     ) -> PeftSampler:
         """Sample from a model by name, a PEFT adapter's folder or a checkpoint."""
+        devices = new_device_samplers(machine)
         if isinstance(weights, Checkpoint):
-            return cls(machine, weights.path, lambda: load_checkpoint(machine, blobs, weights))
+            from_blobs = load_checkpoint if devices is None else devices.load_checkpoint
+            return cls(
+                machine,
+                weights.path,
+                lambda: from_blobs(machine, blobs, weights),
+                devices=devices,
+            )
+        from_hub = load_named if devices is None else devices.load_named
         return cls(
             machine,
             weights,
-            lambda: load_named(machine, weights),
+            lambda: from_hub(machine, weights),
             lambda: model_folder(machine.hub, weights),
+            devices,
         )
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
@@ -157,7 +178,7 @@ class PeftSampler:
         _reject_all(pending, RunFailed("the sampler was closed before this request had its turn"))
         self._worker.close()
         # a reference to the closed sampler must not keep the weights in memory
-        self.model = Failed(RunFailed("the sampler is closed"))
+        self.model, self._devices = Failed(RunFailed("the sampler is closed")), None
 
     def _submit(self, request: Request) -> Future[Any]:
         if error := nested_call_error():
@@ -188,7 +209,24 @@ class PeftSampler:
         with self._lock:
             if self._next_batch is batch:
                 self._next_batch = None
-        serve_batch(self.model.result(), batch, self._machine)
+        model = self.model.result()
+
+        def serve(requests: Sequence[Request]) -> None:
+            serve_batch(model, requests, self._machine)
+
+        if self._devices is None:
+            serve(batch)
+        else:
+            self._devices.serve(batch, serve)
+
+
+def new_device_samplers(machine: Machine) -> DeviceSamplers | None:
+    """Return an object that samples on all devices; None if there is only one."""
+    if machine.devices == 1:
+        return None
+    from adapters.peft.sampling.on_devices import DeviceSamplers
+
+    return DeviceSamplers()
 
 
 def _reject_all(requests: Sequence[Request], error: BaseException | None) -> None:

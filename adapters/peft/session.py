@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from adapters.folders import model_folder
 from adapters.peft.adapter_folder import WEIGHTS, AdapterFolder, read_adapter
@@ -28,7 +28,7 @@ from adapters.peft.model.base_model import read_weights
 from adapters.peft.model.full_weights import FullModel
 from adapters.peft.model.lora import LoraAdapter, lora_alpha, lora_scale
 from adapters.peft.runtime.worker import Worker, nested_call_error
-from adapters.peft.sampler import PeftSampler
+from adapters.peft.sampler import PeftSampler, new_device_samplers
 from adapters.peft.sampling.requests import SubmittedFuture
 from adapters.peft.training.trainer import Trainer
 from adapters.tokenizer import FolderTokenizer, fetch_tokenizer
@@ -50,6 +50,9 @@ from kitchen.types import (
     OptimStepResult,
     Trainable,
 )
+
+if TYPE_CHECKING:
+    from adapters.peft.sampling.on_devices import TrainerOnDevices
 
 T = TypeVar("T")
 
@@ -214,10 +217,13 @@ class PeftSession:
 
     def _snapshot(self, trainer: Trainer) -> Sampler:
         weights, tokenizer = trainer.weights, self._tokenizer
+        devices = new_device_samplers(self._machine)
+        if devices is not None:
+            devices.copy_trainer(cast("TrainerOnDevices", trainer), self._model)
         if isinstance(weights, FullModel):
-            return PeftSampler.from_model(self._machine, tokenizer, trainer.base.copy())
+            return PeftSampler.from_model(self._machine, tokenizer, trainer.base.copy(), devices)
         return PeftSampler.from_adapter(
-            self._machine, tokenizer, trainer.base, weights.lora, weights.tensors()
+            self._machine, tokenizer, trainer.base, weights.lora, weights.tensors(), devices
         )
 
     def _metadata(self, trainer: Trainer, kind: Kind) -> dict[str, Any]:

@@ -15,7 +15,7 @@ _TEMPLATE = "use rendering.template=FILE"
 _OBSERVE = "use the option --observe, such as --observe wandb:project=NAME"
 _WARMUP = "not supported; use warmup_steps"
 _PRECISION = "use --set training.dtype=bfloat16"
-_ONE_DEVICE = "not supported: the local engine uses one GPU or the CPU"
+_DEVICES = "use --set training.devices=all, if the model fits on one GPU; else a Tinker server"
 
 FAMILIAR: Mapping[str, str] = MappingProxyType(
     {
@@ -98,8 +98,8 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "scale_rewards": "use advantages",
         "use_vllm": "not supported: the local engine or a server samples",
         "val_set_size": "use reading.held_out",
-        "deepspeed": _ONE_DEVICE,
-        "fsdp_config": _ONE_DEVICE,
+        "deepspeed": _DEVICES,
+        "fsdp_config": _DEVICES,
     }
 )
 

@@ -32,6 +32,7 @@ class TestFloat32(TrainingLaws):
     unknown_model = "path:no-such-folder"
     context = 256
     device, dtype, quantization = "cpu", "float32", "none"
+    devices = 1
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
@@ -49,10 +50,18 @@ class TestFloat32(TrainingLaws):
             dtype=self.dtype,
             threads=2,
             quantization=self.quantization,
+            devices=self.devices,
         )
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
         flip_last_bit(self.blobs, f"{checkpoint.path}/adapter_model.safetensors")
+
+
+@pytest.mark.slow
+class TestTwoDevices(TestFloat32):
+    """Two processes that share each batch."""
+
+    devices = 2
 
 
 @pytest.mark.slow

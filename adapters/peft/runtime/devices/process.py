@@ -103,6 +103,21 @@ class DeviceWorker:
             return value
 
 
+class Remote:
+    """An object of the process of device 0, under the name of a handler that calls its methods."""
+
+    def __init__(self, worker: DeviceWorker, name: str) -> None:
+        self._worker, self._name = worker, name
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda *arguments: self._worker.ask(self._name, method, arguments)
+
+
+def served(target: Any) -> Callable[..., Any]:
+    """Return the handler by which other processes call the methods of an object."""
+    return lambda method, arguments: getattr(target, method)(*arguments)
+
+
 def serve() -> None:
     """Connect to the process of device 0, set up, and run its calls."""
     requests, replies = _take_pipes()

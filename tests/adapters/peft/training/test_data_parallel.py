@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from adapters.peft.client import PeftTraining
 from kitchen.errors import DataError, Diverged, RunFailed
-from kitchen.types import Adam, Array, Datum, Floats, Lora
+from kitchen.types import Adam, Array, Datum, Floats, FullWeights, Lora
 from tests.support.device_digests import weight_digests
 from tests.support.peft_sessions import trained
 
@@ -109,6 +110,23 @@ def test_invalid_data_is_refused_with_its_number(opened: Opened, weighted: list[
     assert weight_digests(session) == weight_digests(
         trained(opened(Lora(rank=4, seed=3), **TWO), weighted)
     )
+
+
+def test_all_weights_train_on_two_devices(
+    client: Callable[..., PeftTraining], weighted: list[Datum]
+) -> None:
+    scores = []
+    for devices in (ONE, TWO):
+        session: Any = client(**devices).open("tiny", FullWeights())
+        trained(session, weighted)
+        checkpoint = session.save("middle" + str(len(devices))).result()
+        session.close()
+        resumed: Any = client(**devices).open("tiny", FullWeights())
+        resumed.load(checkpoint)
+        trained(resumed, weighted)
+        scores.append(np.concatenate(resumed.forward(weighted).result().logprobs))
+        resumed.close()
+    np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=1e-4)
 
 
 def test_a_batch_smaller_than_the_devices(opened: Opened, weighted: list[Datum]) -> None:
