@@ -104,10 +104,12 @@ class DeviceSamplers:
             self._group.count,
             costs=[_new_tokens(request) for request in others],
         )
-        parts = [[others[index] for index in share] for share in shares]
+        parts = list[list[Request]]()
+        for share in shares:
+            parts.append([others[index] for index in share])
         _, outcomes = self._group.run(
             _serve,
-            lambda rank: (self._name, [_fields(request) for request in parts[rank]]),
+            lambda rank: (self._name, list(map(_fields, parts[rank]))),
             lambda: own([*streams, *parts[0]]),
         )
         for part, outcome in zip(parts[1:], outcomes, strict=True):

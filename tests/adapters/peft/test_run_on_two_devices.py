@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 PROGRAM = b"adapters.peft.runtime.devices.process"
+ATTEMPTS = 3  # of a run, which opens a lost session again twice
 STEPS = 8
 SETTINGS = (
     f"max_steps={STEPS}",
@@ -60,25 +61,21 @@ def weights(folder: Path, name: str) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
-@pytest.mark.parametrize("kills", [1, 3])
-def test_a_run_survives_the_end_of_a_process(tmp_path: Path, kills: int) -> None:
+def test_a_run_survives_the_end_of_a_process(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "tiny", context=1024)
     whole = kitchen(tmp_path, *arguments(model, "whole"))
     assert whole.returncode == 0, whole.stdout + whole.stderr
     with python_process(tmp_path, "-m", "kitchen.cli", *arguments(model, "killed")) as process:
         wait_until(lambda: recorded_steps(tmp_path / "runs/killed") >= 4, 120)
-        for _ in range(kills):
+        for _ in range(ATTEMPTS):
             wait_until(lambda: bool(device_processes(process.pid)), 60)
             for number in device_processes(process.pid):
                 os.kill(number, signal.SIGKILL)
             wait_until(lambda: not device_processes(process.pid), 60)
-        out, _ = process.communicate()
-    if kills == 1:  # the session is opened again from the last save point
-        assert process.returncode == 0, out
-    else:
-        assert process.returncode == 4, out
-        assert "device 1 (cpu): its process" in out
-        assert "kitchen resume killed" in out
-        resumed = kitchen(tmp_path, "resume", "killed")
-        assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+        out = "".join(process.communicate())
+    assert process.returncode == 4, out
+    assert out.count("device 1 (cpu): its process") == ATTEMPTS
+    assert "kitchen resume killed" in out
+    resumed = kitchen(tmp_path, "resume", "killed")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert weights(tmp_path, "killed") == weights(tmp_path, "whole")
