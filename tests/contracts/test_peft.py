@@ -124,7 +124,7 @@ class TestHeadNorms(TestFloat32):
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
     def _folder(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
-        folder = tiny_qwen3(tmp_path_factory.mktemp("tiny"))
+        folder = tiny_qwen3(tmp_path_factory.mktemp("tiny"), extra_rows=0)
         cls.model = f"path:{folder}"
 
 

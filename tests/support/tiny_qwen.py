@@ -18,9 +18,9 @@ def tiny_qwen2(folder: Path) -> Path:
     return _qwen(folder, "Qwen2", {"tie_word_embeddings": True})
 
 
-def tiny_qwen3(folder: Path) -> Path:
+def tiny_qwen3(folder: Path, *, extra_rows: int = 12) -> Path:
     """Write a Qwen3 of 2 layers with heads of 128, as all published ones have."""
-    return _qwen(folder, "Qwen3", {"head_dim": 128, "tie_word_embeddings": False})
+    return _qwen(folder, "Qwen3", {"head_dim": 128, "tie_word_embeddings": False}, extra_rows)
 
 
 def split_text_as(folder: Path, pre_tokenizer: str) -> None:
@@ -50,7 +50,8 @@ def split_text_as(folder: Path, pre_tokenizer: str) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _qwen(folder: Path, name: str, settings: dict[str, Any]) -> Path:
+def _qwen(folder: Path, name: str, settings: dict[str, Any], extra_rows: int = 12) -> Path:
+    """`extra_rows` of the embedding have no token."""
     import torch
     import transformers
 
@@ -58,7 +59,7 @@ def _qwen(folder: Path, name: str, settings: dict[str, Any]) -> Path:
     split_text_as(folder, "qwen2")
     library: Any = transformers
     config = getattr(library, f"{name}Config")(
-        vocab_size=vocabulary + 12,
+        vocab_size=vocabulary + extra_rows,
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,

@@ -250,16 +250,21 @@ def _model_logits(network: Network, ids: Array) -> torch.Tensor:
 
 
 def is_close(
-    model: Any, logits: torch.Tensor, expected: torch.Tensor, *, same_operations: bool = False
+    model: Any,
+    logits: torch.Tensor,
+    expected: torch.Tensor,
+    *,
+    same_operations: bool = False,
+    share: float = 1.0,
 ) -> bool:
-    """Compare (T, V) logits of a model, relative to the expected spread.
+    """Compare (T, V) logits of a model, relative to the expected spread, in a share of the tokens.
 
-    In low precision they must be close in most tokens only, unless `same_operations` computed them.
+    In low precision the share is three quarters, unless `same_operations` computed the logits.
     A wrong attention or sum is further off in most tokens; different rounding only in some
     (docs/benchmarks.md).
     """
     exact = next(model.parameters()).dtype in (torch.float32, torch.float64)
     exact = exact and not getattr(model, "is_quantized", False)
-    bound, share = (1e-3, 1.0) if exact or same_operations else (0.1, 0.75)
+    bound, share = (1e-3, share) if exact or same_operations else (0.1, 0.75)
     distance = (logits - expected).square().mean(-1).sqrt()
     return float(distance.quantile(share)) <= bound * float(expected.std())

@@ -15,7 +15,9 @@ from kitchen.errors import BackendError, KitchenError
 
 CreateBody = Callable[[int], DecoderBody]  # from the prompt tokens that are prefilled together
 PROMPTS = (5, 12)  # tokens of the prompts of a trial, which differ so that one of them is padded
-STEPS = 3
+STEPS = 7
+# of the tokens of a trial; rounding may send a token to other experts, a wrong cache affects most
+MIN_SHARE = 0.75
 
 
 def choose_body(network: Network) -> CreateBody:
@@ -57,6 +59,6 @@ def _decodes_correctly(network: Network, body: DecoderBody) -> bool:
         for computed, ids, size in zip(by_row, sequences, PROMPTS, strict=True):
             whole = torch.from_numpy(ids)[None].to(network.device)
             expected = network.head(network.hidden_padded(whole)[0, size - 1 :]).float()
-            if not is_close(network.model, computed, expected):
+            if not is_close(network.model, computed, expected, share=MIN_SHARE):
                 return False
     return True
