@@ -18,7 +18,7 @@ from pydantic import (
 from kitchen import Lora, Recipe, Stage, Step, every
 from kitchen.errors import ConfigError
 from kitchen.ports import TrainingSession
-from kitchen.types import Adam, LoraKind, LoraRank, ModelName, Seed
+from kitchen.types import Adam, FullWeights, LoraKind, LoraRank, ModelName, Seed, Trainable
 from stages.data import DataConfig
 from stages.data.dataset import DEFAULT_DATASET
 from stages.evaluate import (
@@ -34,6 +34,7 @@ from stages.evaluate import (
 from stages.rl import RolloutConfig, check_batch
 from stages.tasks import GradingConfig, GymSetting, ProblemSources, RewardSetting, RubricConfig
 from stages.train import (
+    LORA_FACTOR,
     FinalWeights,
     OptimStep,
     ScheduleName,
@@ -44,12 +45,15 @@ from stages.train import (
 
 
 class TrainingRecipe(Recipe):
-    """Settings of every recipe that trains one LoRA with AdamW."""
+    """Settings of every recipe that trains the weights of one model with AdamW."""
 
+    lora_beside_full: ClassVar[bool] = False  # whether train=full also trains LoRA elsewhere
     outputs: ClassVar[tuple[type, ...]] = (FinalWeights,)
     # weights to start from: packaged:NAME, path:DIR, run:ID@best, or NAME[@REVISION] on the hub
     model: ModelName = "packaged:smollm2-135m-instruct"
     reading: DataConfig = DataConfig()
+    # weights to train: lora for LoRA weights, or full for all weights of the model
+    train: Literal["lora", "full"] = "lora"
     lora_rank: LoraRank = 16  # rank of the LoRA matrices
     # lora; rslora, whose update is scaled by alpha / √rank; or dora, which also trains the norms of
     # the weights' rows
@@ -73,9 +77,14 @@ class TrainingRecipe(Recipe):
 
     @property
     def lora(self) -> Lora:
-        """The LoRA configuration of the weights to train."""
+        """The configuration of LoRA weights."""
         lora = Lora(self.lora_rank, kind=self.lora_kind, seed=self.seed)
         return replace(lora, alpha=default_alpha(lora))
+
+    @property
+    def trainable(self) -> Trainable:
+        """The weights to train."""
+        return FullWeights() if self.train == "full" else self.lora
 
     @property
     def optim(self) -> OptimStep:
@@ -93,6 +102,28 @@ class TrainingRecipe(Recipe):
     def until_stopped(self, source: Stage) -> Stage:
         """Return a loop source that ends when training stops early."""
         return until_stopped(source, self.early_stopping)
+
+    @model_validator(mode="after")
+    def _check_full_weights(self) -> Self:
+        """Raise ConfigError for settings of LoRA that train=full ignores, and for its rate."""
+        if self.train == "lora":
+            return self
+        fields = type(self).model_fields
+        names = [name for name in fields if name.startswith("lora_")]
+        changed = [name for name in names if getattr(self, name) != fields[name].default]
+        if changed and not self.lora_beside_full:
+            listed = " and ".join(changed)
+            raise ConfigError(
+                f"train=full trains all weights without LoRA, so {listed} would have no effect: "
+                f"set train=lora, or leave out {listed}"
+            )
+        rate = fields["learning_rate"].default
+        if fields["train"].default == "lora" and "learning_rate" not in self.model_fields_set:
+            raise ConfigError(
+                f"train=full needs a learning rate of its own: the default, {rate:g}, is for LoRA, "
+                f"and for all weights a tenth is usual; set learning_rate={rate / LORA_FACTOR:g}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_early_stopping(self) -> Self:
@@ -126,7 +157,7 @@ class EpochSettings(TrainingRecipe):
 
     @property
     def lora(self) -> Lora:
-        """The LoRA configuration of the weights to train."""
+        """The configuration of LoRA weights."""
         return replace(
             super().lora,
             alpha=self.lora_alpha or super().lora.alpha,

@@ -29,7 +29,7 @@ class ChatSl(TrainingRecipe):
         drop_bad_rows = evaluate.DropBadMixtureRows(self.rendering, self.evaluation)
         return sequence(
             data.LoadMixture(tuple(mixture), self.reading, self.seed),
-            train.OpenSession(self.model, self.lora),
+            train.OpenSession(self.model, self.trainable),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             *evaluate.start_exports(self.early_stopping),
             data.RenderMixture(self.rendering),

@@ -40,7 +40,7 @@ class ClaimExtraction(EpochSettings):
             *claims.gate_stages(self.gate),
             claims.LoadClaims(self.dataset, self.reading, self.seed, None, *sources),
             *claims.scorer_stages(self.scorers),
-            train.OpenSession(self.model, self.lora),
+            train.OpenSession(self.model, self.trainable),
             *claims.penalty_reference(self.penalty, self.model),
             *evaluate.start_exports(self.early_stopping),
             evaluate.StartEpochLosses(),

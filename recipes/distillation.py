@@ -42,7 +42,7 @@ class Distillation(RolloutRecipe):
         rows = self.reading, self.seed, self.problems
         return sequence(
             *distill.load_prompts(self.dataset, self.mixture, self.teachers, *rows),
-            train.OpenSession(self.model, self.lora),
+            train.OpenSession(self.model, self.trainable),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             tasks.CheckPrompts(limit, prompts),
             distill.OpenTeachers(teachers, self.instruction, prompts, self.model),

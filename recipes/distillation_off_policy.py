@@ -32,7 +32,7 @@ class DistillationOffPolicy(EpochRecipe):
         drop_bad_rows = evaluate.DropBadRows(self.rendering, self.evaluation)
         return sequence(
             data.LoadDataset(self.dataset, self.reading, self.seed, rows),
-            train.OpenSession(self.model, self.lora),
+            train.OpenSession(self.model, self.trainable),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             *evaluate.start_exports(self.early_stopping),
             evaluate.IdentifyWeights(teacher, "teacher"),

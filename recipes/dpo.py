@@ -36,7 +36,7 @@ class Dpo(EpochRecipe):
         drop_bad_rows = preference.DropBadComparisons(self.rendering, self.evaluation)
         return sequence(
             preference.LoadComparisons(self.dataset, self.reading, self.seed),
-            train.OpenSession(self.model, self.lora),
+            train.OpenSession(self.model, self.trainable),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(reference, "reference"),
             *evaluate.start_exports(self.early_stopping),

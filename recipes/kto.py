@@ -32,7 +32,7 @@ class Kto(EpochRecipe):
         drop_bad_rows = preference.DropBadLabelledAnswers(self.rendering, self.evaluation)
         return sequence(
             preference.LoadLabelledAnswers(self.dataset, self.reading, self.seed),
-            train.OpenSession(self.model, self.lora),
+            train.OpenSession(self.model, self.trainable),
             *data.when_dropping(self.reading.bad_rows, drop_bad_rows),
             evaluate.IdentifyWeights(reference, "reference"),
             *evaluate.start_exports(self.early_stopping),

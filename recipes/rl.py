@@ -37,7 +37,7 @@ class Rl(RewardedRecipe):
         batches = self.until_stopped(tasks.TaskBatches(self.batch_size, self.steps, self.seed))
         return sequence(
             self.sources.stage(),
-            train.OpenSession(self.model, self.lora),
+            train.OpenSession(self.model, self.trainable),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
             *([reference] if with_reference else []),
             *evaluate.start_exports(self.early_stopping),

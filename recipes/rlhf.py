@@ -14,6 +14,7 @@ class Rlhf(RewardedRecipe):
     A judge that is asked as it is (judge.epochs=0) needs no comparisons.
     """
 
+    lora_beside_full = True  # of the judge
     # data set of comparisons; null to rank sampled answers to `dataset` by their rewards
     preferences: str | None = None
     rendering: chat.PromptRendering = chat.PromptRendering()
@@ -40,7 +41,7 @@ class Rlhf(RewardedRecipe):
             *([rank, judges.BuildComparisons()] if own_answers and not asked else []),
             *judges.judge_steps(config, judge, self.lora, self.seed, *size),
             *([] if own_answers and asked else [judges.EvaluateJudge()]),
-            train.OpenSession(self.model, self.lora),
+            train.OpenSession(self.model, self.trainable),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),
             evaluate.OpenReference(self.model),
             *evaluate.start_exports(self.early_stopping),

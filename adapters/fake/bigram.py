@@ -70,6 +70,14 @@ class Adapter:
         return Bigram(logits + self.a * self.b)
 
 
+def all_weights(base: Table, adapter: Adapter) -> Adapter:
+    """Return logits, whole, as weights in training over base logits of 0."""
+    full = Adapter(0)
+    full.a = np.full((VOCABULARY, 1), LOGITS_PER_WEIGHT)
+    full.b = adapter.apply(base).logits / full.a
+    return full
+
+
 class AdamW:
     """torch.optim.AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), algorithm 2."""
 

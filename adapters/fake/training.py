@@ -7,11 +7,19 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from threading import RLock
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 import numpy as np
 
-from adapters.fake.bigram import AdamW, Adapter, Bigram, Table, base_logits, name_digest
+from adapters.fake.bigram import (
+    AdamW,
+    Adapter,
+    Bigram,
+    Table,
+    all_weights,
+    base_logits,
+    name_digest,
+)
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.checkpoints import (
     Arrays,
@@ -28,7 +36,6 @@ from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import LOSSES, Options, named_loss_grads
 from kitchen.backend.refused_passes import RefusedPasses
-from kitchen.backend.trainable import require_lora
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
@@ -40,8 +47,8 @@ from kitchen.types import (
     Checkpoint,
     Datum,
     Facts,
+    FullWeights,
     Lora,
-    LoraKind,
     Loss,
     LossOutput,
     OptimStepResult,
@@ -65,6 +72,7 @@ class FakeTraining:
             "grad_clip_norm",
             "policy_lag",
             "prompt_logprobs",
+            "full_weights",
             "rslora",
             "top_logprobs",
             "topk_targets",
@@ -138,17 +146,18 @@ class FakeSession:
     """One adapter in training; every call has finished when it returns."""
 
     def __init__(self, model: str, trainable: Trainable, blobs: BlobStore) -> None:
-        lora = require_lora(trainable, "the fake", get_args(LoraKind))
         self._name, self._blobs, self._lock = model, blobs, RLock()
         exported = _exported_weights(model)
         self._sha256 = _digest(model, exported)
         self.base: Table = base_logits(model)
-        self.adapter = Adapter(lora.seed)
+        self.adapter = Adapter(trainable.seed if isinstance(trainable, Lora) else 0)
         if exported is not None and "logits" in exported:
             self.base = logits_of(exported)
         elif exported is not None:
             self.base = exported["base"]
             self.adapter.a, self.adapter.b = exported["a"], exported["b"]
+        if isinstance(trainable, FullWeights):
+            self.base, self.adapter = np.zeros_like(self.base), all_weights(self.base, self.adapter)
         self.model = self.adapter.apply(self.base)
         self.gradient: Table | None = None  # with respect to B; None if none is pending
         self._optimiser = AdamW()

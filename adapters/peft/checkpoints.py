@@ -79,10 +79,14 @@ class SavedCheckpoint:
     def model_folder(self) -> Iterator[Path]:
         """A temporary folder with the model, as transformers opens it."""
         with TemporaryDirectory(prefix="kitchen-model-") as folder:
-            for name in self.files:
-                if _whole_name(name) not in (MASTERS, OPTIMISER):
-                    (Path(folder) / name).write_bytes(self.files[name])
+            self.write_model(Path(folder))
             yield Path(folder)
+
+    def write_model(self, folder: Path) -> None:
+        """Write the files of the model into a folder."""
+        for name in self.files:
+            if _whole_name(name) not in (MASTERS, OPTIMISER):
+                (folder / name).write_bytes(self.files[name])
 
 
 def write_checkpoint(

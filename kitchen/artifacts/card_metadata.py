@@ -16,6 +16,7 @@ _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _HUB_ADAPTER = "hf"  # the adapter whose data sets are on the Hugging Face Hub
 _INTERVAL = re.compile(r"([+-]?\d+(?:\.\d+)?) \[([+-]?\d+(?:\.\d+)?), ([+-]?\d+(?:\.\d+)?)\]")
 _OF_OTHERS = ("before", "difference")  # columns that do not describe these weights
+_TAGS_OF_LORA = ("lora", "crucible-kitchen")
 _SETS = ("held-out set", "set")  # columns
 _COUNTS = ("n", "problems", "claims", "comparisons", "checked", "answers", "pairs")
 
@@ -36,7 +37,8 @@ def front_matter(
         names = dict.fromkeys(name for name in repositories if _REPOSITORY.fullmatch(name))
         if names:
             lines += ["datasets:", *(f"- {yaml_value(name)}" for name in names)]
-    lines += ["tags:", "- lora", "- crucible-kitchen"]
+    tags = ["crucible-kitchen"] if "trained" in record.get("facts", {}) else _TAGS_OF_LORA
+    lines += ["tags:", *(f"- {tag}" for tag in tags)]
     if results := list(_results(record, evaluations)):
         lines += ["model-index:", f"- name: {yaml_value(name)}", "  results:"]
         lines += [f"  - {yaml_value(result)}" for result in results]

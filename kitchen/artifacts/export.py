@@ -10,6 +10,7 @@ from kitchen.artifacts.ollama import GGUF_FILE, modelfile
 from kitchen.artifacts.open import OpenWeights, rendering_settings
 from kitchen.artifacts.publish import (
     evaluation,
+    exported_form,
     name_base,
     name_base_portably,
     require_export,
@@ -39,12 +40,13 @@ class GgufExporter(Protocol):
         ...
 
 
-def export_weights(opened: OpenWeights, folder: Path, form: Format) -> None:
+def export_weights(opened: OpenWeights, folder: Path, form: Format) -> Form:
     """Write weights with a model card into a new folder, which appears whole or not at all.
 
-    No file names a folder of this machine. A GGUF file has a Modelfile for Ollama beside it. Raises
-    BackendError for weights that cannot be exported in this form, ConfigError for a folder in use,
-    RunFailed for a full disk.
+    Returns their form: "whole" if all weights of the model were trained. No file names a folder of
+    this machine. A GGUF file has a Modelfile for Ollama beside it. Raises BackendError for weights
+    that cannot be exported in this form, ConfigError for a folder in use, RunFailed for a full
+    disk.
     """
     store = require_export(opened.training)
     kind, _, quantization = form.partition(" ")
@@ -58,7 +60,9 @@ def export_weights(opened: OpenWeights, folder: Path, form: Format) -> None:
                 path.rename(part / path.name)
             inner.rmdir()
             write_chat_template(opened.weights, part)
-        _write_card(opened, part, folder.expanduser().absolute().name, cast(Form, kind))
+        written = exported_form(opened.weights, part, kind)
+        _write_card(opened, part, folder.expanduser().absolute().name, written)
+    return written
 
 
 def _write_gguf(opened: OpenWeights, folder: Path, quantization: str) -> None:

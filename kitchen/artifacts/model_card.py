@@ -40,7 +40,7 @@ model = AutoModelForCausalLM.from_pretrained({repo})
 tokenizer = AutoTokenizer.from_pretrained({repo})"""
 _GGUF_CODE = """ollama create NAME -f Modelfile
 ollama run NAME"""
-Form = Literal["adapter", "merged", "gguf"]
+Form = Literal["adapter", "merged", "whole", "gguf"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ _FORMS: Mapping[Form, _FormText] = MappingProxyType(
     {
         "adapter": _FormText("peft", "adapter", "LoRA weights"),
         "merged": _FormText("transformers", "finetune", "A model with merged LoRA weights"),
-        "gguf": _FormText("gguf", "quantized", "A GGUF file of a model with merged LoRA weights"),
+        "whole": _FormText("transformers", "finetune", "A fully fine-tuned model"),
+        "gguf": _FormText("gguf", "quantized", "A GGUF file of a trained model"),
     }
 )
 
@@ -132,6 +133,7 @@ def _overview(base: Base, weights: Weights, form: _FormText) -> Sequence[Block]:
         ("its SHA-256", base.sha256),
         ("its licence", base.license),
         ("LoRA", known.get("lora", "")),
+        ("trained", known.get("trained", "")),
         ("trained from", public_name(known["weights"]) if "weights" in known else ""),
         ("optimiser steps", _steps(checkpoint.step) if checkpoint else ""),
         ("SHA-256 of the checkpoint", checkpoint.sha256 if checkpoint else ""),
@@ -226,7 +228,7 @@ def _loading(repo: str, base: Base, form: Form) -> str:
     """Return instructions to load the weights with other programs, and with the kitchen."""
     if form == "gguf":
         return f"With Ollama, in this folder:\n\n```bash\n{_GGUF_CODE}\n```"
-    if form == "merged":
+    if form in ("merged", "whole"):
         code, libraries = _MERGED_CODE, "transformers"
     else:
         code = _HUB_CODE if is_of_hub(base.name) else _LOCAL_CODE

@@ -6,11 +6,11 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
-from kitchen.artifacts.model_card import Base, Evaluation, model_card
+from kitchen.artifacts.model_card import Base, Evaluation, Form, model_card
 from kitchen.artifacts.public_texts import public_name
 from kitchen.artifacts.weights import Weights, parse_weights_name
 from kitchen.backend.edited_files import CARD
@@ -48,7 +48,7 @@ def publish(
     message: str = "",
     replace_card: bool = False,
 ) -> str:
-    """Publish an adapter with its model card, and return its address. Idempotent.
+    """Publish weights with their model card, and return the address. Idempotent.
 
     Raises NotPublished if the hub fails. `retry_hint` ends that error and tells how to try again,
     which only the caller knows.
@@ -60,13 +60,21 @@ def publish(
         write_chat_template(weights, folder)
         base = name_base_portably(weights, folder)
         base = with_license(base, hub)
-        card = model_card(repo, base, weights, evaluation(weights, blobs))
+        form = exported_form(weights, folder, "adapter")
+        card = model_card(repo, base, weights, evaluation(weights, blobs), form)
         (folder / CARD).write_text(card, encoding="utf-8")
         message = message or f"Weights of {public_name(weights.name)}"
         try:
             return hub.publish(repo, folder, message=message, replace_card=replace_card)
         except KitchenError as error:
             raise NotPublished(error, repo, retry_hint) from error
+
+
+def exported_form(weights: Weights, folder: Path, form: str) -> Form:
+    """Return the form of exported weights: whole if all weights of the model were trained."""
+    facts = weights.record["facts"] if weights.record else {}
+    is_whole = "trained" in facts and not (folder / _CONFIG).is_file()
+    return "whole" if is_whole and form != "gguf" else cast(Form, form)
 
 
 def write_chat_template(weights: Weights, folder: Path) -> None:

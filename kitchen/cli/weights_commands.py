@@ -259,8 +259,9 @@ def export(
 ) -> None:
     """Export weights for other programs.
 
-    The folder contains an adapter for peft or, with --merged, a whole model for transformers. With
-    --gguf, it contains a whole model for llama.cpp and Ollama.
+    The folder contains an adapter for peft or, with --merged, a whole model for transformers. After
+    train=full, it contains a whole model either way. With --gguf, it contains a whole model for
+    llama.cpp and Ollama.
     """
     from kitchen.cli.commands.export import export as export_weights
 

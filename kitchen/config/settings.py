@@ -208,7 +208,9 @@ def _validate(
         except ConfigError as error:
             text = f"{same_name[-1].source}: {name}: {error}"
             problems[text] = ConfigError(text)
-    return None, tuple(problems.values()) or (nested_error,)
+    if not any(str(nested_error) in text for text in problems):  # several settings cause it
+        return None, (nested_error,)
+    return None, tuple(problems.values())
 
 
 def _merge(cls: type[Recipe], settings: Sequence[Setting]) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from stages.train.schedules import (
     make_schedule,
 )
 from stages.train.session import FinalWeights, OpenSession, SaveFinal, default_alpha
+from stages.train.suggested_lr import LORA_FACTOR
 from stages.train.torch_loss import TorchLoss
 
 __all__ = [
+    "LORA_FACTOR",
     "Constant",
     "Cosine",
     "FinalWeights",

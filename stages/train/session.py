@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
@@ -22,11 +22,24 @@ from kitchen.ports import (
 )
 from kitchen.ports.training import find_catalog
 from kitchen.stage import Need, Stage
-from kitchen.types import DEFAULT_ALPHA, Checkpoint, Facts, Lora, RunId, Table
+from kitchen.types import (
+    DEFAULT_ALPHA,
+    Checkpoint,
+    Facts,
+    FullWeights,
+    Lora,
+    RunId,
+    Table,
+    Trainable,
+)
 from stages.train.early_stopping import EarlyStopper
 from stages.train.suggested_lr import TrainedModel
 
 C = TypeVar("C", bound=Checkpoint)
+
+ALL_WEIGHTS = "all weights"  # the fact "trained" of a run without LoRA
+_SHAPES = ("lora", "trained")  # facts on the trained weights
+_MERGE = "write it as a whole model (kitchen export {} FOLDER --merged), and set model=path:FOLDER"
 
 log = structlog.get_logger("stages.train.session")
 
@@ -39,17 +52,17 @@ class FinalWeights(Checkpoint):
 
 
 class OpenSession(Stage):
-    """Open a session that trains LoRA weights: new ones, or those of run:ID or an adapter."""
+    """Open a session that trains LoRA weights or all weights, those of run:ID included."""
 
     model: str
-    lora: Lora = Lora()
+    trainable: Trainable = Lora()
     prefix: str = ""  # prefix of the facts, such as "judge", if the run trains several weights
 
     def run(
         self, client: TrainingClient, blobs: BlobStore | None = None
     ) -> tuple[TrainingSession, Tokenizer, Facts]:
-        initial = find_initial_weights(self.model, self.lora, client, blobs)
-        session = client.open(initial.weights.model, initial.lora)
+        initial = find_initial_weights(self.model, self.trainable, client, blobs)
+        session = client.open(initial.weights.model, initial.trainable)
         try:
             facts = load_initial_weights(session, initial, client, blobs)
             return session, session.tokenizer(), prefix_facts(self.prefix, facts)
@@ -58,29 +71,35 @@ class OpenSession(Stage):
             raise
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        find_initial_weights(self.model, self.lora, client, blobs, downloads=False)
+        find_initial_weights(self.model, self.trainable, client, blobs, downloads=False)
 
     def preview(
         self, client: TrainingClient, models: ModelCatalog, blobs: BlobStore | None = None
     ) -> tuple[Tokenizer, TrainedModel, Table]:
-        initial = find_initial_weights(self.model, self.lora, client, blobs)
-        model = initial.weights.model
-        alpha = initial.lora.alpha if "lora_alpha" in client.capabilities else None
+        initial = find_initial_weights(self.model, self.trainable, client, blobs)
+        model, trainable = initial.weights.model, initial.trainable
+        alpha, has_lora = None, isinstance(trainable, Lora)
+        if isinstance(trainable, Lora) and "lora_alpha" in client.capabilities:
+            alpha = trainable.alpha
         tokenizer = models.tokenizer(model)
         notes = [("note", note) for note in rendering_notes(initial.weights)]
-        table = model_table(model, tokenizer, [*models.notes(model, initial.lora), *notes])
-        return tokenizer, TrainedModel(model, models.hidden_size(model), alpha), table
+        table = model_table(model, tokenizer, [*models.notes(model, trainable), *notes])
+        trained = TrainedModel(model, models.hidden_size(model), alpha, has_lora)
+        return tokenizer, trained, table
 
     def needs(self) -> Iterable[Need]:
+        lora = self.trainable
+        if isinstance(lora, FullWeights):
+            return [Need(TrainingClient, "full_weights", alternative="set train=lora")]
         is_set = {
-            "lora_alpha": self.lora.alpha not in (None, DEFAULT_ALPHA),
-            "lora_dropout": self.lora.dropout > 0,
-            "lora_targets": not (self.lora.train_attn and self.lora.train_mlp),
+            "lora_alpha": lora.alpha not in (None, DEFAULT_ALPHA),
+            "lora_dropout": lora.dropout > 0,
+            "lora_targets": not (lora.train_attn and lora.train_mlp),
         }
         options = [Need(TrainingClient, name, required=False) for name in is_set if is_set[name]]
-        if self.lora.kind == "lora":
+        if lora.kind == "lora":
             return options
-        kind = Need(TrainingClient, self.lora.kind, alternative="set lora_kind=lora")
+        kind = Need(TrainingClient, lora.kind, alternative="set lora_kind=lora")
         return [kind, *options]
 
 
@@ -98,27 +117,29 @@ def model_table(model: str, tokenizer: Tokenizer, notes: Iterable[tuple[str, str
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """The weights that a session starts from, and the LoRA configuration that it opens with."""
+    """The weights that a session starts from, and those that it trains."""
 
     weights: Weights
-    lora: Lora
+    trainable: Trainable
     of_adapter: bool  # whether alpha and layers are those of an adapter's folder
 
     @property
-    def shape(self) -> str:
-        """The LoRA configuration, which must be equal for saved weights to be loaded."""
-        return lora_shape(self.lora, of_adapter=self.of_adapter)
+    def shape(self) -> Facts:
+        """The fact on the trained weights, which must be equal for saved ones to be loaded."""
+        if isinstance(self.trainable, FullWeights):
+            return Facts({"trained": ALL_WEIGHTS})
+        return Facts({"lora": lora_shape(self.trainable, of_adapter=self.of_adapter)})
 
 
 def find_initial_weights(
     model: str,
-    lora: Lora,
+    trainable: Trainable,
     client: TrainingClient,
     blobs: BlobStore | None,
     *,
     downloads: bool = True,
 ) -> InitialWeights:
-    """Find the weights to start from; raises ConfigError if their LoRA configuration differs.
+    """Find the weights to start from; raises ConfigError if a session cannot train them further.
 
     The session must have the kind and rank of an adapter; alpha and layers are those of the
     adapter. Without `downloads`, only a folder is known to be an adapter.
@@ -130,26 +151,51 @@ def find_initial_weights(
     if catalog is not None and (downloads or parse_weights_name(weights.model).kind == "path"):
         adapter = catalog.lora(weights.model)
     if adapter is not None:
-        if adapter.kind != lora.kind:
-            raise ConfigError(
-                f"{weights.model}: the adapter is of the kind {adapter.kind!r}, but this session "
-                f"would train {lora.kind!r}; set lora_kind={adapter.kind}"
-            )
-        if adapter.rank != lora.rank:
-            raise ConfigError(
-                f"{weights.model}: the adapter has rank {adapter.rank}, but this session would "
-                f"have rank {lora.rank}; set lora_rank={adapter.rank}"
-            )
-        _check_adapter_settings(weights.model, lora, adapter)
-        lora = replace(lora, alpha=adapter.alpha)
-    initial = InitialWeights(weights, lora, adapter is not None)
-    saved_shape = weights.record["facts"].get("lora", "") if weights.record else ""
-    if saved_shape not in ("", initial.shape):
-        raise ConfigError(
-            f"{weights.name}: its LoRA weights have {saved_shape}, but this session would have "
-            f"{initial.shape}; use the settings of that run"
-        )
+        trainable = _continued(weights.model, trainable, adapter)
+    initial = InitialWeights(weights, trainable, adapter is not None)
+    saved = weights.record["facts"] if weights.record else {}
+    _check_saved(weights.name, {key: saved[key] for key in _SHAPES if key in saved}, initial.shape)
     return initial
+
+
+def _continued(model: str, lora: Trainable, adapter: Lora) -> Lora:
+    """Return the configuration by which the training of an adapter continues."""
+    if isinstance(lora, FullWeights):
+        raise ConfigError(
+            f"{model} is a LoRA adapter, and train=full needs a whole model: {_MERGE.format(model)}"
+        )
+    if adapter.kind != lora.kind:
+        raise ConfigError(
+            f"{model}: the adapter is of the kind {adapter.kind!r}, but this session "
+            f"would train {lora.kind!r}; set lora_kind={adapter.kind}"
+        )
+    if adapter.rank != lora.rank:
+        raise ConfigError(
+            f"{model}: the adapter has rank {adapter.rank}, but this session would "
+            f"have rank {lora.rank}; set lora_rank={adapter.rank}"
+        )
+    _check_adapter_settings(model, lora, adapter)
+    return replace(lora, alpha=adapter.alpha)
+
+
+def _check_saved(name: str, saved: Mapping[str, str], shape: Mapping[str, str]) -> None:
+    """Raise ConfigError unless a session can load the weights of a run."""
+    if saved in ({}, shape):
+        return
+    if "trained" in saved:
+        raise ConfigError(
+            f"{name}: all weights of its model were trained, but this session would train LoRA "
+            f"weights; {_MERGE.format(name)}, or set train=full"
+        )
+    if "trained" in shape:
+        raise ConfigError(
+            f"{name}: its weights are LoRA weights, and train=full needs a whole model; "
+            f"{_MERGE.format(name)}"
+        )
+    raise ConfigError(
+        f"{name}: its LoRA weights have {saved['lora']}, but this session would have "
+        f"{shape['lora']}; use the settings of that run"
+    )
 
 
 def _check_adapter_settings(model: str, lora: Lora, adapter: Lora) -> None:
@@ -176,7 +222,7 @@ def load_initial_weights(
     blobs: BlobStore | None = None,
 ) -> Facts:
     """Load weights that a run saved, if any, and return the facts that numbers depend on."""
-    facts = Facts({**session.facts(), "lora": initial.shape})
+    facts = Facts({**session.facts(), **initial.shape})
     for note in rendering_notes(initial.weights):
         log.warning(note)
     if isinstance(initial.weights.source, Checkpoint):
@@ -185,7 +231,9 @@ def load_initial_weights(
         facts |= initial.weights.facts(client)
     elif initial.of_adapter:
         facts |= initial.weights.facts(client)
-        log.info(f"training continues from the adapter {initial.weights.name}: {initial.shape}")
+        log.info(
+            f"training continues from the adapter {initial.weights.name}: {initial.shape['lora']}"
+        )
     return facts
 
 

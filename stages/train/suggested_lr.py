@@ -13,6 +13,9 @@ from stages.train.schedules import PlannedSteps, Schedule, unreached_peak
 
 EXPONENTS: Mapping[str, float] = MappingProxyType({"Llama": 0.781, "Qwen": 0.0775})
 FITTED_ALPHA = 32.0  # LoRA alpha of the runs that the formula was fitted on
+LORA_FACTOR = 10.0  # the best rate of LoRA divided by that of all weights
+_SUGGESTED = "suggested for supervised fine-tuning"
+_SOURCE = "LoRA Without Regret, Thinking Machines Lab, 2025"
 _SCHEDULE_STEPS = 10_000  # steps at which a schedule is evaluated to find its highest rate
 
 
@@ -23,10 +26,13 @@ class TrainedModel:
     model: str
     hidden_size: int | None  # None if not known
     alpha: float | None  # LoRA alpha; None for the backend's default
+    has_lora: bool = True  # False: all weights are trained
 
 
 def suggested_lr(family: str, hidden_size: int) -> float:
     """Return 5e-5 · 10 · (2000 / hidden size)^p, for LoRA of any rank, with p by family.
+
+    For all weights it is a tenth of that.
 
     "LoRA Without Regret", Thinking Machines Lab, 2025; numbers from "Supervised learning
     hyperparameters" in the Tinker cookbook.
@@ -68,6 +74,8 @@ def learning_rate_table(
 def _suggestion(model: TrainedModel) -> Sequence[tuple[str, str, str]]:
     """Return a row of the table; none for a model that the formula is not for."""
     family = model_family(model.model)
+    if not model.has_lora:
+        return _suggestion_for_all_weights(family, model.hidden_size)
     if family is None or model.hidden_size is None:
         return ()
     note = "" if model.alpha in (None, FITTED_ALPHA) else f"; here alpha is {model.alpha:g}"
@@ -76,4 +84,16 @@ def _suggestion(model: TrainedModel) -> Sequence[tuple[str, str, str]]:
         f"LoRA of alpha {FITTED_ALPHA:g}{note}"
     )
     value = f"{suggested_lr(family, model.hidden_size):.2g}"
-    return (("suggested for supervised fine-tuning", value, basis),)
+    return ((_SUGGESTED, value, basis),)
+
+
+def _suggestion_for_all_weights(
+    family: str | None, hidden_size: int | None
+) -> Sequence[tuple[str, str, str]]:
+    """Return rows of the table: LoRA's rate is too high, whatever the model."""
+    tenth = f"the best rate for all weights is about a tenth of LoRA's ({_SOURCE})"
+    if family is None or hidden_size is None:
+        return (("note", "", tenth),)
+    value = f"{suggested_lr(family, hidden_size) / LORA_FACTOR:.2g}"
+    basis = f"5e-5 · (2000 / {hidden_size})^{EXPONENTS[family]:g}, fitted on {family}; {tenth}"
+    return ((_SUGGESTED, value, basis),)

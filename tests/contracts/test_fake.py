@@ -15,7 +15,7 @@ from kitchen.testing.datasets import Data, DatasetLaws
 from kitchen.testing.hub import HubLaws
 from kitchen.testing.text_sampling import TextSamplingLaws
 from kitchen.testing.training import TrainingLaws
-from kitchen.types import Checkpoint
+from kitchen.types import Checkpoint, FullWeights
 
 
 class TestFakeTraining(TrainingLaws):
@@ -32,6 +32,10 @@ class TestFakeTraining(TrainingLaws):
         data = self.blobs.read(name)
         assert data
         self.blobs.write(name, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+class TestFakeFullWeights(TestFakeTraining):
+    lora = FullWeights()
 
 
 class TestFakeBlobs(BlobLaws):

@@ -88,7 +88,8 @@ def setting_problem(name: str, value: str) -> str:
         names = {part for cls in CLASSES for keys in leaf_keys(cls) for part in (keys[-1], keys[0])}
         known = [part for part in name.split(".") if not part.isupper()]
         return "" if known[-1] in names else f"no recipe has the setting {known[-1]!r}"
-    setting = from_arguments([f"{name}={value}"])
+    beside = ["learning_rate=1e-4"] if name == "train" else []  # train=full needs one
+    setting = from_arguments([f"{name}={value}", *beside])
     problems = [resolve_settings(cls, setting).problems for cls in CLASSES]
     return "" if not all(problems) else str(problems[0][0])
 

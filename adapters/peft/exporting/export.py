@@ -1,4 +1,4 @@
-"""Export of weights for other programs: a PEFT adapter folder, or a merged whole model."""
+"""Export of weights for other programs: a PEFT adapter folder, or a whole model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adapters.folders import CONFIG, base_of, peft_base_fields, tokenizer_files
 from adapters.peft.adapter_folder import WEIGHTS, read_adapter
 from adapters.peft.checkpoints import SavedCheckpoint, read_checkpoint
 from adapters.peft.exporting.gguf_file import check_gguf, write_gguf
-from adapters.peft.model.base_model import BaseModel, load_base
+from adapters.peft.model.base_model import BaseModel, load_base, open_base
 from adapters.peft.model.lora import LoraAdapter, adapted_paths, check_fit
 from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.sampling.frozen_model import check_base
@@ -44,25 +44,45 @@ class _PeftAdapter:
     tokenizer: Path  # a folder with the tokenizer
 
 
+@dataclass(frozen=True)
+class _WholeModel:
+    """A checkpoint of a model whose weights were all trained."""
+
+    saved: SavedCheckpoint
+    base: Path  # the folder of the model that it was trained from
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder with the tokenizer."""
+        return self.base
+
+    def load(self) -> Any:
+        path, cpu = self.saved.checkpoint.path, torch.device("cpu")
+        with self.saved.model_folder() as folder:
+            return open_base(path, folder, "", Settings(), cpu, torch.float32).model
+
+
 def export(
     hub: HubClient, blobs: BlobStore, weights: str | Checkpoint, folder: Path, *, merged: bool
 ) -> None:
-    """Export weights to a new folder.
+    """Export weights to a new folder; a model whose weights were all trained is whole either way.
 
-    Raises BackendError if there is no adapter to export, ConfigError for a folder in use.
+    Raises BackendError if there is nothing to export, ConfigError for a folder in use.
     """
     check_folder_unused(folder)
-    adapter = _find_adapter(hub, blobs, weights)
+    found = _find_weights(hub, blobs, weights)
     with atomic_folder(folder) as part, COMPUTE_LOCK:
-        if merged:
+        if isinstance(found, _WholeModel):
+            found.saved.write_model(part)
+        elif merged:
             with progress_bars_disabled():
-                _merged_model(adapter, hub).save_pretrained(part)
+                _merged_model(found, hub).save_pretrained(part)
         else:
-            config = {**adapter.config, **peft_base_fields(adapter.model, adapter.base)}
+            config = {**found.config, **peft_base_fields(found.model, found.base)}
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-            (part / WEIGHTS).write_bytes(adapter.weights)
-        files = tokenizer_files(adapter.tokenizer)
-        check_inside(adapter.tokenizer, files)
+            (part / WEIGHTS).write_bytes(found.weights)
+        files = tokenizer_files(found.tokenizer)
+        check_inside(found.tokenizer, files)
         for path in files:
             shutil.copyfile(path, part / path.name)
 
@@ -76,28 +96,32 @@ def export_gguf(
     quantization: str,
     chat_template: str | None,
 ) -> None:
-    """Write the merged model as a GGUF file; a `chat_template` replaces the tokenizer's.
+    """Write the whole model as a GGUF file; a `chat_template` replaces the tokenizer's.
 
     Raises BackendError, before the model is loaded, if a GGUF file cannot hold it.
     """
-    adapter = _find_adapter(hub, blobs, weights)
-    tokenizer = load_tokenizer(adapter.tokenizer, adapter.base)
-    checked = check_gguf(adapter.base, tokenizer, quantization)
+    found = _find_weights(hub, blobs, weights)
+    tokenizer = load_tokenizer(found.tokenizer, found.base)
+    checked = check_gguf(found.base, tokenizer, quantization)
     with COMPUTE_LOCK:
-        model = _merged_model(adapter, hub)
+        model = found.load() if isinstance(found, _WholeModel) else _merged_model(found, hub)
         write_gguf(checked, model, file, quantization, chat_template or tokenizer.chat_template)
 
 
-def _find_adapter(hub: HubClient, blobs: BlobStore, weights: str | Checkpoint) -> _PeftAdapter:
+def _find_weights(
+    hub: HubClient, blobs: BlobStore, weights: str | Checkpoint
+) -> _PeftAdapter | _WholeModel:
     if isinstance(weights, Checkpoint):
         return _from_checkpoint(hub, blobs, weights)
     return _from_folder(hub, weights)
 
 
-def _from_checkpoint(hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint) -> _PeftAdapter:
+def _from_checkpoint(
+    hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint
+) -> _PeftAdapter | _WholeModel:
     saved: SavedCheckpoint = read_checkpoint(blobs, checkpoint)
     if saved.lora is None:
-        raise BackendError(f"{checkpoint.path}: exporting all weights is not supported yet")
+        return _WholeModel(saved, hub.fetch(saved.model))
     model = base_of(hub, saved.model)
     base, folder = hub.fetch(model), hub.fetch(saved.model)
     check_base(saved, hub.sha256(model))

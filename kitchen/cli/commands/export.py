@@ -17,6 +17,7 @@ _CONTENT = MappingProxyType(
     {
         "adapter": "an adapter: peft opens it with its base model",
         "merged": "a model in float32: transformers opens it",
+        "whole": "a fully fine-tuned model: transformers opens it",
         "gguf": "a model as GGUF: llama.cpp opens model.gguf, Ollama the Modelfile",
     }
 )
@@ -28,15 +29,15 @@ def export(
     """Write weights into a new folder: an adapter, or a whole model if `merged` or `gguf`."""
     form = _format(merged, gguf)
     with showing_waits(f"Exporting {weights}"), open_weights(weights, adapters) as opened:
-        export_weights(opened, folder, form)
+        written = export_weights(opened, folder, form)
     path = folder.expanduser().absolute()
-    console().print(f"{path}  ({_CONTENT[form.split()[0]]})", soft_wrap=True)
+    console().print(f"{path}  ({_CONTENT[written]})", soft_wrap=True)
     return 0
 
 
 def _format(merged: bool, gguf: str | None) -> Format:
     if merged and gguf:
-        raise ConfigError("--gguf merges the adapter, too: omit --merged")
+        raise ConfigError("--gguf writes a whole model, too: omit --merged")
     if gguf:
         return cast(Format, f"gguf {gguf}")
     return "merged" if merged else "adapter"

@@ -159,6 +159,32 @@ def test_transformers_opens_a_checkpoint(
     assert blobs.list("w/") == []
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_exports_are_whole_models(
+    opened: Opened,
+    folder: Path,
+    blobs: FakeBlobs,
+    weighted: list[Datum],
+    tmp_path: Path,
+    merged: bool,
+) -> None:
+    session = opened(dtype="bfloat16")
+    train(session, weighted, Adam(1e-2))
+    client = PeftTraining(OneModel(folder), blobs, device="cpu", dtype="bfloat16", threads=1)
+    saved = session.save("trained").result()
+    client.export(saved, tmp_path / "out", merged=merged)
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
+    tokens = weighted[0].tokens
+    np.testing.assert_array_equal(
+        client.sampler(f"path:{tmp_path / 'out'}").logprobs(tokens).result(),
+        client.sampler(saved).logprobs(tokens).result(),
+    )
+
+
 def test_large_weights_are_saved_as_several_files(
     opened: Opened, blobs: FakeBlobs, weighted: list[Datum]
 ) -> None:

@@ -23,7 +23,7 @@ from kitchen.engine.plan import Plan
 from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
 from kitchen.stage import Stage
-from kitchen.types import Lora
+from kitchen.types import FullWeights, Lora
 from stages.distill.on_policy import TopKTargets
 from stages.rl.rollouts import Snapshot
 from stages.train.optim import ForwardBackward
@@ -216,6 +216,9 @@ def test_kinds_of_lora_that_no_server_trains(server: str) -> None:
     found = problems_of(OpenSession("tiny", Lora(kind="rslora")), server)
     assert "needs 'rslora', which " in found
     assert found.endswith("set lora_kind=lora")
+    found = problems_of(OpenSession("tiny", FullWeights()), server)
+    assert "needs 'full_weights', which " in found
+    assert found.endswith("set train=lora")
     assert problems_of(OpenSession("tiny"), server) == ""
 
 

@@ -18,6 +18,9 @@ from kitchen.config.order import Order
 from kitchen.engine.preview import verify
 from kitchen.errors import ConfigError, QualityError, ResumeError
 from kitchen.runs.execute import execute
+from kitchen.runs.reports.records import read_run_record
+from kitchen.types import FullWeights
+from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from stages.train.session import OpenSession, rendering_notes
 
@@ -159,3 +162,30 @@ def test_kinds_of_lora_are_settings_and_needs(blobs: FakeBlobs) -> None:
     [problem] = verify(OpenSession("run:first", LORA), ports)
     assert "rslora, rank 4, alpha 8, layers attn mlp, but this session would" in str(problem)
     assert verify(OpenSession("run:first", replace(LORA, kind="rslora")), ports) == []
+
+
+def test_all_weights_are_trained_on_request(blobs: FakeBlobs) -> None:
+    training = cooked(blobs, "whole", lora_rank=16, train="full")
+    facts = read_run_record(blobs, "whole").record["facts"]
+    assert facts["trained"] == "all weights"
+    assert "lora" not in facts
+    ports = Kitchen(training, DATA, None, blobs).ports()
+    assert verify(OpenSession("run:whole", FullWeights()), ports) == []
+    [problem] = verify(OpenSession("run:whole", LORA), ports)
+    assert "all weights of its model were trained" in str(problem)
+    cooked(blobs, "first")
+    [problem] = verify(OpenSession("run:first", FullWeights()), ports)
+    assert "kitchen export run:first@final FOLDER --merged" in str(problem)
+    [need] = OpenSession("m", FullWeights()).needs()
+    assert (need.capability, need.required) == ("full_weights", True)
+    assert "train=lora" in need.alternative
+
+
+def test_settings_of_lora_are_refused_with_all_weights() -> None:
+    assert SlBasic(train="full", learning_rate=1e-4).trainable == FullWeights()
+    with pytest.raises(ConfigError, match="lora_rank and lora_layers would have no effect"):
+        SlBasic(train="full", learning_rate=1e-4, lora_rank=4, lora_layers="mlp")
+    with pytest.raises(ConfigError, match=r"set learning_rate=0\.0001"):
+        SlBasic(train="full")
+    assert SlBasic(**SlBasic(train="full", learning_rate=1e-4).model_dump()).train == "full"
+    assert Rlhf(train="full", learning_rate=1e-4, lora_rank=4).lora.rank == 4  # of the judge

@@ -69,6 +69,12 @@ def test_table_shows_the_peak_of_the_schedule(schedule: Schedule) -> None:
             "with LoRA of alpha 32; here alpha is 64",
         ),
         (TrainedModel("meta-llama/Llama-3.1-8B", 4096, 32.0), "0.00029", "with LoRA of alpha 32"),
+        (
+            TrainedModel("meta-llama/Llama-3.1-8B", 4096, None, has_lora=False),
+            "2.9e-05",
+            "fitted on Llama; the best rate for all weights is about a tenth of LoRA's",
+        ),
+        (TrainedModel("tiny", None, None, has_lora=False), "", "a tenth of LoRA's"),
     ],
 )
 def test_suggestion_is_shown_with_its_basis(learner: TrainedModel, value: str, why: str) -> None:
