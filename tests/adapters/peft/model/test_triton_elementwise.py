@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from adapters.peft.model.elementwise import TorchElementwise
+from adapters.peft.model.head_norms import HeadNorms
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -42,6 +43,29 @@ class NormModule(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight)
         self.variance_epsilon = 0.01
+
+
+class AttentionModule(nn.Module):
+    """The norms of queries and keys of an attention of transformers."""
+
+    def __init__(self, query: torch.Tensor, key: torch.Tensor) -> None:
+        super().__init__()
+        self.q_norm, self.k_norm = NormModule(query), NormModule(key)
+
+
+@DTYPES
+def test_norms_of_queries_and_keys_match_torch(dtype: torch.dtype) -> None:
+    weights = random(64, dtype=dtype), random(64, dtype=dtype) * 2
+    exact_module = AttentionModule(*(weight.double() for weight in weights))
+    exact = HeadNorms(exact_module, TorchElementwise(), 4, 2)
+    norms = HeadNorms(AttentionModule(*weights), TritonElementwise(), 4, 2)
+    qkv, gradient = random(7, 8, 64, dtype=dtype), random(7, 8, 64, dtype=dtype) * 2
+    expected, expected_gradient = qkv.double(), gradient.double()
+    before, exact_before = norms.forward(qkv), exact.forward(expected)
+    torch.testing.assert_close(qkv, expected.to(dtype), **NEAR[dtype])
+    norms.backward(gradient, before)
+    exact.backward(expected_gradient, exact_before)
+    torch.testing.assert_close(gradient, expected_gradient.to(dtype), **NEAR[dtype])
 
 
 @DTYPES
