@@ -292,6 +292,20 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         f"has the tensor {Q}magnitude_vector, which is not a LoRA weight",
     ),
+    "dora without magnitudes": (
+        lambda folder: edit_config(folder, use_dora=True),
+        f"{Q}magnitude_vector has shape None, but use_dora in adapter_config.json needs a number",
+    ),
+    "dora with magnitudes of another layer": (
+        lambda folder: _tensors(
+            edit_config(folder, use_dora=True),
+            lambda all: {
+                **all,
+                **{name.replace("B.weight", "magnitude_vector"): torch.ones(3) for name in all},
+            },
+        ),
+        "magnitude_vector has shape (3,), but use_dora",
+    ),
     "no base model": (
         lambda folder: edit_config(folder, base_model_name_or_path=None),
         "does not name its base model",
