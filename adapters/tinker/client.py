@@ -46,6 +46,7 @@ ALL_CAPABILITIES = NAMED_LOSSES | {
     "top_logprobs",
     "topk_targets",
 }
+_NOT_IN_THE_API = frozenset({"full_weights", "rslora", "dora"})  # no request could ask for them
 LOSS = "loss "  # prefix of the capabilities that are losses
 FROZEN_BASE = "frozen base model"  # without it, log-probabilities of reference models are wrong
 UNLISTED_LOSSES = f"{LOSS}?"  # the server may have more losses than are listed
@@ -139,6 +140,8 @@ class TinkerTraining:
 
     def why_lacking(self, capability: str) -> str:
         """Return the end of a sentence on a capability that is absent: which server lacks it."""
+        if capability in _NOT_IN_THE_API:
+            return "no server of Tinker's API trains"
         losses = ", ".join(sorted(_losses(self.capabilities)))
         alternatives = f"; it has {losses}" if capability.startswith(LOSS) else ""
         address = self._service.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from adapters.local.hub import LocalHub
 from kitchen.errors import ConfigError
 from kitchen.ports.training import CheckpointStore, TrainingClient, TrainingSession
 from kitchen.testing.refusals import TRAINABLES
+from kitchen.testing.subject import Open
 from kitchen.testing.training import TrainingLaws
-from kitchen.types import Checkpoint, FullWeights, Lora
+from kitchen.types import Adam, Checkpoint, FullWeights, Lora
 from tests.support.tiny_model import tiny_gemma2, tiny_model
 from tests.support.tiny_qwen import tiny_qwen3
 
@@ -95,6 +97,15 @@ class TestDora(TestFloat32):
     """LoRA with trained magnitudes, computed by the modules of transformers."""
 
     lora = Lora(rank=8, seed=1, kind="dora")
+
+    def test_weight_decay_is_decoupled(self, opened: Open) -> None:
+        """Magnitudes decay as well, as in TRL, so that all weights become 0."""
+        session: Any = opened()
+        session.forward_backward(self.data(session))
+        session.optim_step(Adam(learning_rate=0.5, weight_decay=2.0, eps=1e30)).result()
+        weights = session.submit(lambda trainer: trainer.adapter.tensors()).result()
+        assert all(float(tensor.abs().max()) < 1e-6 for tensor in weights.values())
+        assert any("magnitude" in name for name in weights)
 
 
 @pytest.mark.slow
