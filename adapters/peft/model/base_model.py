@@ -94,7 +94,7 @@ def open_base(
         model.to(device)
     else:
         keep_weights_as_stored(model)
-    if fused_obstacle(model) is None:
+    if settings.quantization == "none" and fused_obstacle(model) is None:
         make_weights_contiguous(model)
     if model.config._attn_implementation == "sdpa":
         use_tiled_attention(model)

@@ -11,7 +11,7 @@ from torch import nn
 from adapters.peft.batching.packed_layout import PackedLayout
 from adapters.peft.model.elementwise import RMSNorm, Rope
 from adapters.peft.model.layer_kernels import LayerKernels
-from adapters.peft.model.linear import make_contiguous
+from adapters.peft.model.linear import is_quantised, make_contiguous
 from adapters.peft.model.llama_layer import Layer, LayerFunction
 from adapters.peft.model.lora_linear import LoraLinear
 
@@ -62,6 +62,7 @@ class Decoder:
         self._checkpointing = checkpointing
         self.layers = [Layer(layer, kernels) for layer in self._body.layers]
         self.norm = self.layers[0].elementwise.norm(self._body.norm)
+        self.is_quantised = self.layers[0].o_proj.is_quantised
 
     def hidden(
         self,
@@ -121,10 +122,11 @@ class _FinalNorm(torch.autograd.Function):
 
 
 def _is_plain(layer: Any) -> bool:
-    """Return true if all projections are frozen or LoRA matrices, not quantised ones."""
+    """Return true if all projections are frozen or LoRA matrices, as they are or in 4 bits."""
     for holder, names in PROJECTIONS.items():
         for name in names:
             projection = getattr(getattr(layer, holder), name)
-            if type(projection) is not nn.Linear and not isinstance(projection, LoraLinear):
+            known = type(projection) is nn.Linear or is_quantised(projection)
+            if not known and not isinstance(projection, LoraLinear):
                 return False
     return True

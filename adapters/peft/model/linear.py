@@ -53,18 +53,31 @@ class FusedLinear:
         bases: list[Any] = [
             layer.base if isinstance(layer, LoraLinear) else layer for layer in layers
         ]
-        self.weight = _concatenated([base.weight for base in bases])  # (out, in)
+        self._frozen = [base.weight for base in bases]
+        self.is_quantised = is_quantised(bases[0])
+        # (out, in); in 4 bits there is none, but a new one at each use
+        self._weight = None if self.is_quantised else _concatenated(self._frozen)
         self.bias = None if bases[0].bias is None else _concatenated([base.bias for base in bases])
         self.row_scale = _row_scale(layers, bases)
         self.lora: list[LoraSlice] = []
         column = rank = 0
         for layer, base in zip(layers, bases, strict=True):
-            columns = slice(column, column + base.weight.shape[0])
+            columns = slice(column, column + base.out_features)
             if isinstance(layer, LoraLinear):
                 ranks = slice(rank, rank + layer.a.shape[0])
                 self.lora.append(LoraSlice(columns, ranks, layer))
                 rank = ranks.stop
             column = columns.stop
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """W (out, in); that of layers in 4 bits is converted anew at each use."""
+        if self._weight is not None:
+            return self._weight
+        from bitsandbytes.functional import dequantize_4bit
+
+        parts = [dequantize_4bit(part, part.quant_state) for part in self._frozen]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @property
     def trainable(self) -> list[nn.Parameter]:
@@ -152,6 +165,11 @@ def product(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> to
     if HAS_OUT_DTYPE and first.is_cuda and dtype == torch.float32:
         return torch.mm(first, second, out_dtype=dtype)
     return (first @ second).to(dtype)
+
+
+def is_quantised(layer: Any) -> bool:
+    """Return true for a linear layer of bitsandbytes in 4 bits."""
+    return type(layer).__name__ == "Linear4bit"
 
 
 def is_low_precision(dtype: torch.dtype) -> bool:

@@ -14,7 +14,7 @@ from torch import nn
 
 from adapters.peft.batching.packed_layout import PackedLayout, build_layout
 from adapters.peft.batching.packing import MIN_SHARED, NO_SHARING
-from adapters.peft.model.decoder import QUANTIZED, Decoder, fused_obstacle
+from adapters.peft.model.decoder import Decoder, fused_obstacle
 from adapters.peft.model.hf_attention import IMPLEMENTATION
 from adapters.peft.model.logit_change import ChangedHead, read_logit_changes
 from adapters.peft.model.shared_prefix import SharedPrefix
@@ -142,19 +142,16 @@ def choose_forward_mode(name: str, model: Any) -> ForwardMode:
         raise AssertionError("one sequence at a time is always possible")
 
 
-def forward_obstacles(
-    model: Any, quantization: str = "none", trainable: Trainable | None = None
-) -> Mapping[ForwardMode, str]:
+def forward_obstacles(model: Any, trainable: Trainable | None = None) -> Mapping[ForwardMode, str]:
     """Return the modes that a model cannot have, each with the reason as a clause.
 
-    Weights are not read, so a preview gives what `choose_forward_mode` goes by. `quantization` is
-    that of weights that are not loaded yet; `trainable` are weights to train.
+    Weights are not read, so a preview gives what `choose_forward_mode` goes by. `trainable` are
+    weights to train.
     """
     if (reason := _length_obstacle(model.config.get_text_config())) is not None:
         return {ForwardMode.FUSED: reason, ForwardMode.PACKED: reason}
     obstacles = {}
-    quantized = None if quantization == "none" else QUANTIZED
-    if reason := fused_obstacle(model) or quantized or _training_obstacle(trainable):
+    if reason := fused_obstacle(model) or _training_obstacle(trainable):
         obstacles[ForwardMode.FUSED] = reason
     if getattr(model.config.get_text_config(), "alibi", False):
         obstacles[ForwardMode.PACKED] = "its attention is biased by distance (ALiBi)"

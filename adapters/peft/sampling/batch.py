@@ -44,8 +44,8 @@ def serve_batch(model: FrozenModel, requests: Sequence[Request], machine: Machin
     lanes = machine.lanes if model.network.mode == ForwardMode.FUSED else machine.lanes.single()
     _score(model.network, scoring, machine, lanes)
     if sampling:
-        by_graphs = lanes.run(lambda: model.decodes_by_graphs)
-        _sample(model, sampling, machine, lanes.single() if by_graphs else lanes)
+        one_lane = lanes.run(lambda: model.decodes_in_one_lane)
+        _sample(model, sampling, machine, lanes.single() if one_lane else lanes)
 
 
 def _rejected(request: Request, network: Network) -> bool:

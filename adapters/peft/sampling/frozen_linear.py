@@ -34,11 +34,12 @@ class FrozenLinear(FusedLinear):
     """
 
     def __init__(self, fused: FusedLinear) -> None:
-        self._compute_dtype = matmul_dtype(fused.weight)
-        self.weight, self.row_scale = fused.weight, fused.row_scale
+        weight, self.row_scale = fused.weight, fused.row_scale
+        self._compute_dtype = matmul_dtype(weight)
         if self.row_scale is not None and not is_low_precision(self._compute_dtype):
-            scaled = self.weight.to(self.row_scale.dtype) * self.row_scale[:, None]
-            self.weight, self.row_scale = scaled.to(self._compute_dtype), None
+            scaled = weight.to(self.row_scale.dtype) * self.row_scale[:, None]
+            weight, self.row_scale = scaled.to(self._compute_dtype), None
+        self._weight = weight
         self.lora = []
         self.bias = cast_optional(fused.bias, self._compute_dtype)
         self._lora = _lora_matrices(fused, self._compute_dtype)  # (in, ranks), (ranks, out)

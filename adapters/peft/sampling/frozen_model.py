@@ -75,8 +75,13 @@ class FrozenModel:
 
     @property
     def decodes_by_graphs(self) -> bool:
-        """Return true if its rows share one set of pages and graphs, so that one lane decodes."""
+        """Return true if its rows share one set of pages and graphs."""
         return self._paged_decoder is not None
+
+    @property
+    def decodes_in_one_lane(self) -> bool:
+        """Return true if graphs or transformers decode, neither of which lanes can share."""
+        return self._frozen_layers is None or self.decodes_by_graphs
 
     def end_batch(self) -> None:
         """Free memory that only the rows of a batch need."""
@@ -107,10 +112,12 @@ class FrozenModel:
 
     @cached_property
     def _frozen_layers(self) -> tuple[Decoder, FrozenLinear] | None:
-        """Layers and head for decoding, built on first use; on a CPU they are a copy."""
-        if self.network.decoder is None or not isinstance(
-            self.network.head, nn.Linear | LoraLinear
-        ):
+        """Layers and head for decoding, built on first use; on a CPU they are a copy.
+
+        None for layers in 4 bits, which such a copy would convert.
+        """
+        decodes = self.network.decoder is not None and not self.network.decoder.is_quantised
+        if not decodes or not isinstance(self.network.head, nn.Linear | LoraLinear):
             return None
         decoder = Decoder(self.network.model)
         freeze_layers(decoder)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from adapters.peft.model.base_model import read_architecture
+from adapters.peft.model.decoder import QUANTIZED
 from adapters.peft.model.head_norms import has_head_norms
 from adapters.peft.model.lora import report_untrained, target_paths
 from adapters.peft.model.network import ForwardMode, describe_mode, forward_obstacles
@@ -30,9 +31,7 @@ def preview_model(
     """
     with torch.device("meta"):
         model = read_architecture(folder)
-    rows = [
-        ("fast path (expected)", describe_mode(forward_obstacles(model, quantization, trainable)))
-    ]
+    rows = [("fast path (expected)", describe_mode(forward_obstacles(model, trainable)))]
     if device is not None and device.type == "cuda":
         reason = _graph_obstacle(model, quantization, device, dtype)
         rows.append(("CUDA graphs (expected)", f"no, because {reason}" if reason else "yes"))
@@ -46,9 +45,9 @@ def _graph_obstacle(
     model: Any, quantization: str, device: torch.device, dtype: torch.dtype
 ) -> str | None:
     """Return why sampling would not decode by CUDA graphs, or None."""
-    reason = forward_obstacles(model, quantization).get(ForwardMode.FUSED)
-    if reason is not None:
-        return reason
+    reason = forward_obstacles(model).get(ForwardMode.FUSED)
+    if reason is not None or quantization != "none":
+        return reason or QUANTIZED
     attention = model.base_model.layers[0].self_attn
     head_norms = has_head_norms(attention)
     return paged_obstacle(device, dtype, attention.head_dim, head_norms=head_norms)

@@ -84,7 +84,7 @@ def test_a_model_that_is_trained_whole_has_no_notes(tmp_path: Path) -> None:
     [
         ({}, {}, "yes: hand-written layers over packed tokens"),
         ({"hidden_act": "gelu"}, {}, "no: transformers over packed tokens, because its activation"),
-        ({}, {"quantization": "4bit"}, "its weights are quantised"),
+        ({}, {"quantization": "4bit"}, "yes: hand-written layers over packed tokens"),
         ({}, {"trainable": Lora(dropout=0.1)}, "no dropout"),
         ({}, {"trainable": FullWeights()}, "do not train all weights"),
         ({"model_type": "qwen3"}, {}, "yes: "),

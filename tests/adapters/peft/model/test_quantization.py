@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("bitsandbytes")
 
@@ -14,6 +15,10 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from adapters.peft.device import Machine
+from adapters.peft.model.linear import FusedLinear
+from adapters.peft.model.lora import LoraAdapter
+from adapters.peft.model.network import ForwardMode
+from adapters.peft.model.packed_lora import PackedLoraLinear
 from adapters.peft.settings import Settings
 from kitchen.ports.training import TrainingSession
 from kitchen.types import Adam, Datum, Lora
@@ -74,3 +79,21 @@ def test_training_is_that_of_the_dequantised_weights(
     expected = exact.snapshot().result().logprobs(TOKENS).result()[1:]
     assert np.allclose(logprobs, expected, atol=1e-3)
     assert gradient_norm(session) == pytest.approx(gradient_norm(exact), rel=1e-4)
+
+
+def test_layers_in_four_bits_are_computed_by_hand(model: str) -> None:
+    settings = Settings(device="cpu", dtype="float32", threads=1, quantization="4bit")
+    base = Machine(settings, LocalHub()).base(model)
+    assert base.mode == ForwardMode.FUSED
+    copied = base.copy_modules()
+    adapter = LoraAdapter(copied, Lora(rank=4), torch.float32)
+    adapter.initialise()
+    layers = [copied.model.layers[0].mlp.gate_proj, copied.model.layers[0].mlp.up_proj]
+    x = torch.randn(5, 64)
+    on_cpu, on_cuda = FusedLinear(layers), PackedLoraLinear(layers)
+    with torch.no_grad():
+        (plain, low_rank), (packed, _) = on_cpu.forward(x), on_cuda.forward(x)
+        assert torch.allclose(plain, torch.cat([layer(x) for layer in layers], 1), atol=1e-5)
+        assert torch.allclose(plain, packed, atol=1e-5)
+        dx, _ = on_cpu.backward(plain, x, low_rank)
+        assert torch.allclose(dx, on_cuda.backward(plain, x, low_rank)[0], atol=1e-4)
