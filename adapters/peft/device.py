@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from adapters.peft.model.base_model import BaseModel, load_base, open_base
+from adapters.peft.model.network import ForwardMode
 from adapters.peft.runtime.cpu import describe_cpu, has_fast_bfloat16
 from adapters.peft.runtime.lanes import Lanes
+from adapters.peft.runtime.memory import ModelShape, micro_batch_tokens
 from adapters.peft.runtime.threads import default_threads
 from adapters.peft.settings import Settings
 from kitchen.ports.hub import HubClient
+from kitchen.types import Lora, Trainable
 
 if TYPE_CHECKING:
     from adapters.peft.runtime.devices.group import DeviceGroup
@@ -46,7 +49,7 @@ class Machine:
         self.devices = settings.device_count()
         self.device = choose_device(settings.device, self.devices)
         self.dtype = choose_dtype(settings.dtype, self.device)
-        # tokens that go through a model at once
+        # tokens that go through a model at once; in training, `training_budget`
         self.budget = settings.micro_batch_tokens or TOKEN_BUDGETS[self.device.type]
         # of LoRA weights, losses and sums
         self.accum_dtype = torch.promote_types(self.dtype, torch.float32)
@@ -59,6 +62,24 @@ class Machine:
         if on_cpu:
             _retain_freed_memory()
         self._group = self._start_group() if self.devices > 1 else None
+
+    def training_budget(self, base: BaseModel, trainable: Trainable) -> int:
+        """Return the tokens of a micro-batch in training: on CUDA, by the device's memory."""
+        settings = self.settings
+        if settings.micro_batch_tokens or self.device.type != "cuda":
+            return self.budget
+        lora = trainable if isinstance(trainable, Lora) else None
+        # transformers computes dropout, DoRA and the training of all weights
+        plain = lora is not None and not lora.dropout and lora.kind != "dora"
+        return micro_batch_tokens(
+            torch.cuda.mem_get_info(self.device)[1],
+            ModelShape.of(base.model),
+            lora.rank if lora else None,
+            self.dtype.itemsize,
+            quantization=settings.quantization,
+            checkpointing=settings.checkpointing,
+            fused=plain and base.mode == ForwardMode.FUSED,
+        )
 
     def group(self) -> DeviceGroup | None:
         """Return all devices; None if there is only one. Only for workers, which take turns."""

@@ -82,7 +82,8 @@ class PeftSession:
 
     def facts(self) -> Facts:
         """Describe the model and the machine; waits until the model is loaded."""
-        base = self._trainer.result().base
+        trainer = self._trainer.result()
+        base = trainer.base
         origin = ""
         if base.name.startswith("packaged:"):  # others would be looked up on the network
             origin = self._machine.hub.info(base.name).origin
@@ -93,6 +94,8 @@ class PeftSession:
                 "model.sha256": base.sha256,
                 "model.parameters": str(base.parameters),
                 "model.dtype": str(self._machine.dtype).removeprefix("torch."),
+                # a resumed run must have the same, because sums are rounded by micro-batch
+                "machine.micro_batch_tokens": str(trainer.budget),
                 **self._machine.facts(),
             }
         )
@@ -339,7 +342,7 @@ def _open_trainer(
         base,
         trainable,
         machine.accum_dtype,
-        machine.budget,
+        machine.training_budget(base, trainable),
         machine.lanes,
         checkpointing=machine.settings.checkpointing,
         initial=adapter,

@@ -262,7 +262,7 @@ def _row_scale(
     if given is None:
         return None
     rows = [
-        given.new_ones(len(base.weight)) if scale is None else scale
+        given.new_ones(base.out_features) if scale is None else scale
         for scale, base in zip(scales, bases, strict=True)
     ]
     return torch.cat(rows)

@@ -77,7 +77,7 @@ class Trainer:
 
         `budget` is the number of tokens in a micro-batch.
         """
-        self.base = base
+        self.base, self.budget = base, budget
         model = base.copy_modules()
         self.weights = _insert_weights(model, trainable, accum_dtype, initial)
         self.network = Network(model, _forward_mode(base, trainable), checkpointing=checkpointing)
