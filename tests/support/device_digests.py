@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def weight_digests(session: PeftSession) -> list[str]:
-    """Return a digest of the LoRA weights on each device."""
+    """Return a digest of the weights on each device."""
 
     def on_all(trainer: Trainer) -> list[str]:
         assert isinstance(trainer, DataParallelTrainer)
@@ -32,6 +32,6 @@ def digest_on_device(worker: DeviceWorker, name: str) -> str:
 
 def _digest(trainer: Trainer) -> str:
     hashed = hashlib.sha256()
-    for tensor in trainer.adapter.tensors().values():
+    for tensor in trainer.weights.tensors().values():
         hashed.update(tensor.numpy().tobytes())
     return hashed.hexdigest()

@@ -13,7 +13,7 @@ from adapters.peft.model.head_norms import has_head_norms
 from adapters.peft.model.lora import report_untrained, target_paths
 from adapters.peft.model.network import ForwardMode, describe_mode, forward_obstacles
 from adapters.peft.sampling.paged.choice import paged_obstacle
-from kitchen.types import Lora, Trainable
+from kitchen.types import FullWeights, Lora, Trainable
 
 
 def preview_model(
@@ -35,10 +35,20 @@ def preview_model(
     if device is not None and device.type == "cuda":
         reason = _graph_obstacle(model, quantization, device, dtype)
         rows.append(("CUDA graphs (expected)", f"no, because {reason}" if reason else "yes"))
+    if isinstance(trainable, FullWeights):
+        rows.append(("memory of all weights in training", _training_memory(model, dtype)))
     if isinstance(trainable, Lora):
         untrained = report_untrained(model, trainable, target_paths(model, trainable))
         rows += [("note", note) for note in untrained]
     return rows
+
+
+def _training_memory(model: Any, dtype: torch.dtype) -> str:
+    """Return the memory of weights, gradient and AdamW's moments, and of master copies if any."""
+    master = torch.promote_types(dtype, torch.float32)
+    size = 4 * master.itemsize + (0 if dtype == master else dtype.itemsize)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"{count * size / 1e9:,.1f} GB without activations: {count:,} parameters × {size} bytes"
 
 
 def _graph_obstacle(

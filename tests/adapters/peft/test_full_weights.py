@@ -235,6 +235,18 @@ def test_the_base_stays_as_it_was(folder: Path, blobs: FakeBlobs, weighted: list
     session.close()
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 16), ("bfloat16", 18)])
+def test_the_preview_shows_the_memory(
+    folder: Path, blobs: FakeBlobs, dtype: str, size: int
+) -> None:
+    client = PeftTraining(OneModel(folder), blobs, device="cpu", dtype=dtype)
+    rows = dict(client.notes("tiny", FullWeights()))
+    count = sum(weight.numel() for weight in plain_model(folder, torch.float32).parameters())
+    assert rows["memory of all weights in training"].endswith(
+        f"{count:,} parameters × {size} bytes"
+    )
+
+
 def test_checkpoints_of_another_kind_are_refused(opened: Opened) -> None:
     full, lora = opened(), opened(trainable=Lora(rank=4))
     of_full, of_lora = full.save_weights("full").result(), lora.save_weights("lora").result()

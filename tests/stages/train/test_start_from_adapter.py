@@ -99,6 +99,30 @@ def test_recipes_continue_from_an_adapter(name: str, adapter: Path, tmp_path: Pa
     assert (config["lora_alpha"], config["target_modules"]) == (12, QV)
 
 
+@pytest.mark.parametrize("name", ["sl_basic", "dpo", "rl"])
+def test_recipes_train_all_weights(name: str, base: Path, tmp_path: Path) -> None:
+    """A second run continues from the weights; transformers opens those that it exports."""
+    from transformers import AutoModelForCausalLM
+
+    cls, settings = RECIPES[name]
+    full = {**SMALL, **settings, "lora_rank": 16, "train": "full", "save_every": 1}
+    kitchen = local(tmp_path / "runs")
+    for run, model in (("first", f"path:{base}"), ("second", "run:first")):
+        recipe: Any = cls(**{**full, "model": model})
+        list(preview(recipe.workflow(), kitchen.ports()))
+        final = cook(kitchen, recipe, run)[FinalWeights]
+    facts = read_run(LocalBlobs(str(tmp_path / "runs")), "second")["facts"]
+    assert facts["trained"] == "all weights"
+    training: Any = kitchen.training
+    training.export(final, tmp_path / "exported")
+    trained: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    before: Any = AutoModelForCausalLM.from_pretrained(base)
+    moved = trained.get_input_embeddings().weight - before.get_input_embeddings().weight
+    assert 1e-4 < moved.abs().max() < 0.1
+    with pytest.raises(ConfigError, match="all weights of its model were trained"):
+        cook(kitchen, cls(**{**SMALL, **settings, "model": "run:first"}), "lora")
+
+
 @pytest.mark.parametrize(
     ("fields", "settings", "error", "text"),
     [
