@@ -24,6 +24,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 
+# the master copies are compared with torch's AdamW in tests/adapters/peft/test_full_weights.py
+ROUNDED = "small steps of one size in all weights are below the spacing of bfloat16"
+
+
 def flip_last_bit(blobs: FakeBlobs, name: str) -> None:
     data = blobs.read(name)
     assert data
@@ -83,6 +87,12 @@ class TestFullWeightsBfloat16(TestFullWeights):
     dtype = "bfloat16"
     agreement = rounding = 2e-2
     curvature, loss_drop, logprob_noise = 0.3, 2.0, 0.03
+
+    def test_a_first_step_ignores_the_scale_of_the_gradient(self, opened: Open) -> None:
+        pytest.skip(ROUNDED)
+
+    def test_the_moments_are_averaged_and_corrected(self, opened: Open) -> None:
+        pytest.skip(ROUNDED)
 
 
 @pytest.mark.slow
