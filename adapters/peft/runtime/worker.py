@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
+from adapters.peft.runtime.exhausted_memory import explaining_memory
 from adapters.peft.runtime.threads import ComputeThread, run_into
 from kitchen.errors import RunFailed
 
@@ -191,4 +192,5 @@ class _WorkerThread(ComputeThread):
     def _unless_closed(self, function: Callable[[], T]) -> T:
         if self.closed.is_set():
             raise RunFailed("the session or sampler was closed before this call had its turn")
-        return function()
+        with explaining_memory(self.name):
+            return function()

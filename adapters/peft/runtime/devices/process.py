@@ -85,8 +85,12 @@ class DeviceWorker:
 
     def attempt(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         """Run one call, and send its result or its error."""
+        from adapters.peft.runtime.exhausted_memory import explaining_memory
+
         try:
-            self.send("done", function(self, *arguments))
+            with explaining_memory(f"device {self.rank}"):
+                result = function(self, *arguments)
+            self.send("done", result)
         except Exception as error:  # noqa: BLE001 it is raised in the process of device 0
             self.send("failed", _sendable(error))
 
