@@ -139,11 +139,10 @@ class Machine:
         kind = self.device.type
         names = [f"cuda:{rank}" if kind == "cuda" else kind for rank in range(self.devices)]
 
-        def settings(rank: int) -> tuple[Settings]:
-            device, threads = names[rank], self.threads
-            return (replace(self.settings, device=device, threads=threads, devices=1),)
-
-        return DeviceGroup(names, open_machine, settings, {"hub": served(self.hub)})
+        # each process sees only its own CUDA device, as the first one
+        device = "cuda:0" if kind == "cuda" else kind
+        settings = replace(self.settings, device=device, threads=self.threads, devices=1)
+        return DeviceGroup(names, open_machine, lambda rank: (settings,), {"hub": served(self.hub)})
 
 
 def open_machine(worker: DeviceWorker, settings: Settings) -> None:

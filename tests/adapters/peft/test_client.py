@@ -160,7 +160,7 @@ def test_facts_describe_model_and_machine(opened: Callable[..., Any]) -> None:
     assert facts["model.dtype"] == "float64"
     assert int(facts["model.parameters"]) > 90_000
     assert facts["machine.device"] == "cpu"
-    assert facts["machine.threads"] == "1"
+    assert facts["machine.threads"] == facts["machine.devices"] == "1"
     assert facts["machine.processor"].startswith(f"{platform.machine()} ")
     assert facts["machine.torch"] == torch.__version__
     assert "model.weights" not in facts

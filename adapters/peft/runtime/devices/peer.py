@@ -19,6 +19,7 @@ from kitchen.errors import SessionLost
 
 Handler = Callable[..., Any]
 PROGRAM = "adapters.peft.runtime.devices.process"
+CUDA = "CUDA_VISIBLE_DEVICES"
 OUTPUT = 2_000  # characters of the output of a process that the error of its end repeats
 END_SECONDS = 5.0  # that a process has to end by itself
 RESUME = "the other devices were stopped; `kitchen resume RUN` continues from the last save point"
@@ -28,13 +29,13 @@ class Peer:
     """The process of a further device; a thread reads what it sends."""
 
     def __init__(self, device: str, start: Start, lost: concurrent.futures.Future[Any]) -> None:
-        """`device` is its name in errors; `lost` gets the error when the process ends."""
+        """`device` is its name, such as cuda:1; `lost` gets the error when the process ends."""
         self.rank, self._device, self._lost = start.rank, device, lost
         self._output, self._sending = "", threading.Lock()
         self.begin(0, {})
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", PROGRAM],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+            env=environment_of(device, os.environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -138,6 +139,20 @@ class Peer:
         with self._process.stderr as output:
             for line in output:
                 self._output = (self._output + line.decode(errors="replace"))[-OUTPUT:]
+
+
+def environment_of(device: str, starter: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a device's process, which sees no other CUDA device.
+
+    New threads launch kernels on the first device that is visible.
+    """
+    path = os.pathsep.join(folder or "." for folder in sys.path)
+    environment = {**starter, "PYTHONPATH": path}
+    kind, _, number = device.partition(":")
+    if kind == "cuda":
+        visible = [name for name in starter.get(CUDA, "").split(",") if name]
+        environment[CUDA] = visible[int(number)] if visible else number
+    return environment
 
 
 def _describe(code: int) -> str:

@@ -171,3 +171,14 @@ def test_all_devices_of_a_cpu_are_one() -> None:
     from adapters.peft.settings import Settings
 
     assert Settings(device="cpu", devices="all").device_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [("", "1"), ("4,7", "7"), ("GPU-a,GPU-b", "GPU-b")]
+)
+def test_a_process_sees_only_its_own_cuda_device(visible: str, expected: str) -> None:
+    from adapters.peft.runtime.devices.peer import environment_of
+
+    environment = environment_of("cuda:1", {"CUDA_VISIBLE_DEVICES": visible})
+    assert environment["CUDA_VISIBLE_DEVICES"] == expected
+    assert "CUDA_VISIBLE_DEVICES" not in environment_of("cpu", {})

@@ -86,6 +86,8 @@ def test_weights_are_the_same_on_all_devices(opened: Opened, weighted: list[Datu
     session = trained(opened(Lora(rank=4, seed=3), **TWO), weighted)
     first, second = weight_digests(session)
     assert first == second
+    facts = session.facts()
+    assert (facts["machine.devices"], facts["machine.threads"]) == ("2", "1")  # of each
 
 
 def test_a_resumed_session_is_equal_to_the_bit(opened: Opened, weighted: list[Datum]) -> None:
