@@ -67,8 +67,9 @@ class ModelShape:
     ) -> float:
         """Return the bytes that each token of a micro-batch saves for the backward pass.
 
-        A layer saves its input, the outputs of its linear layers and of the attention, and A x of
-        each LoRA layer; with checkpointing only its input.
+        A layer saves its input, the outputs of its linear layers, and A x of each LoRA layer; with
+        checkpointing only its input. The output of the last one is not saved, and counts in place
+        of the attention's, which has the same size in most models.
         """
         inputs = self.hidden * (self.layers + 1)  # of the layers, and of the final norm
         if checkpointing:
