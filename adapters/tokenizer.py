@@ -111,6 +111,12 @@ class FolderTokenizer:
                 "do the tokenizer and the model that sampled it belong together?"
             )
 
+    def named(self, name: str) -> FolderTokenizer:
+        """Return a tokenizer whose errors give this name in place of its folder."""
+        tokenizer = copy(self)
+        tokenizer._folder = tokenizer._model = Path(name)
+        return tokenizer
+
     def with_template(self, template: str) -> FolderTokenizer:
         """Return a tokenizer with this chat template; raises ConfigError if it is not Jinja."""
         _check_syntax(template)

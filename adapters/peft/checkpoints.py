@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -18,13 +19,15 @@ from typing import Any, Literal
 
 import torch
 
-from adapters.folders import CONFIG
+from adapters.folders import CONFIG, TOKENIZER, tokenizer_files
 from adapters.peft.adapter_folder import WEIGHTS
 from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.full_weights import FullModel
 from adapters.peft.model.lora import LoraAdapter, lora_alpha
 from adapters.progress_bars import progress_bars_disabled
-from kitchen.errors import ConfigError, CorruptCheckpoint
+from adapters.tokenizer import FolderTokenizer, load_tokenizer
+from kitchen.backend.folder_files import check_inside
+from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.safe_text import read_json
 from kitchen.types import Checkpoint, Lora, Trainable
@@ -82,8 +85,18 @@ class SavedCheckpoint:
             self.write_model(Path(folder))
             yield Path(folder)
 
+    def tokenizer(self, folder: Path) -> FolderTokenizer:
+        """Open the tokenizer of a whole model in the folder of `model_folder`."""
+        path = self.checkpoint.path
+        if not tokenizer_files(folder):
+            raise BackendError(
+                f"checkpoint {path!r} has no tokenizer, because the folder of {self.model!r} had "
+                "none when it was saved; add the tokenizer to that folder, and train again"
+            )
+        return load_tokenizer(folder).named(path)
+
     def write_model(self, folder: Path) -> None:
-        """Write the files of the model into a folder."""
+        """Write the files of the model and its tokenizer into a folder."""
         for name in self.files:
             if _whole_name(name) not in (MASTERS, OPTIMISER):
                 (folder / name).write_bytes(self.files[name])
@@ -161,7 +174,10 @@ def delete_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> None:
 def weight_files(
     weights: LoraAdapter | FullModel, base: BaseModel, max_file: int = MAX_FILE
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of LoRA weights as PEFT writes them, or of a model as transformers does."""
+    """Yield the files of LoRA weights as PEFT writes them, or of a model as transformers does.
+
+    A model comes with the tokenizer of its base, so that the base is not needed any more.
+    """
     from safetensors.torch import save
 
     if isinstance(weights, LoraAdapter):
@@ -171,8 +187,12 @@ def weight_files(
     with TemporaryDirectory(prefix="kitchen-model-") as folder:
         with progress_bars_disabled():
             base.model.save_pretrained(folder, max_shard_size=max_file)
-        for path in sorted(Path(folder).iterdir()):
-            yield path.name, path.read_bytes()
+        copied = tokenizer_files(base.folder)
+        check_inside(base.folder, copied)
+        # the base's generation_config.json replaces the one that transformers wrote
+        paths = {path.name: path for path in (*Path(folder).iterdir(), *copied)}
+        for name in sorted(paths):
+            yield name, paths[name].read_bytes()
 
 
 def training_files(
@@ -260,8 +280,13 @@ def _delete(blobs: BlobStore, path: str) -> None:
     """Delete the manifest first, so that a half-deleted checkpoint counts as none."""
     blobs.delete(f"{path}/{MANIFEST}")
     for name in blobs.list(f"{path}/"):
-        if _FILE.fullmatch(name.removeprefix(f"{path}/")):
+        if _is_written_here(name.removeprefix(f"{path}/")):
             blobs.delete(name)
+
+
+def _is_written_here(file: str) -> bool:
+    of_tokenizer = "/" not in file and any(fnmatchcase(file, pattern) for pattern in TOKENIZER)
+    return of_tokenizer or _FILE.fullmatch(file) is not None
 
 
 def _read_all(blobs: BlobStore, path: str, digests: Mapping[str, str]) -> Mapping[str, bytes]:

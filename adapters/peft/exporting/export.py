@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,24 +45,6 @@ class _PeftAdapter:
     tokenizer: Path  # a folder with the tokenizer
 
 
-@dataclass(frozen=True)
-class _WholeModel:
-    """A checkpoint of a model whose weights were all trained."""
-
-    saved: SavedCheckpoint
-    base: Path  # the folder of the model that it was trained from
-
-    @property
-    def tokenizer(self) -> Path:
-        """The folder with the tokenizer."""
-        return self.base
-
-    def load(self) -> Any:
-        path, cpu = self.saved.checkpoint.path, torch.device("cpu")
-        with self.saved.model_folder() as folder:
-            return open_base(path, folder, "", Settings(), cpu, torch.float32).model
-
-
 def export(
     hub: HubClient, blobs: BlobStore, weights: str | Checkpoint, folder: Path, *, merged: bool
 ) -> None:
@@ -72,9 +55,10 @@ def export(
     check_folder_unused(folder)
     found = _find_weights(hub, blobs, weights)
     with atomic_folder(folder) as part, COMPUTE_LOCK:
-        if isinstance(found, _WholeModel):
-            found.saved.write_model(part)
-        elif merged:
+        if isinstance(found, SavedCheckpoint):
+            found.write_model(part)
+            return
+        if merged:
             with progress_bars_disabled():
                 _merged_model(found, hub).save_pretrained(part)
         else:
@@ -101,16 +85,34 @@ def export_gguf(
     Raises BackendError, before the model is loaded, if a GGUF file cannot hold it.
     """
     found = _find_weights(hub, blobs, weights)
-    tokenizer = load_tokenizer(found.tokenizer, found.base)
-    checked = check_gguf(found.base, tokenizer, quantization)
-    with COMPUTE_LOCK:
-        model = found.load() if isinstance(found, _WholeModel) else _merged_model(found, hub)
-        write_gguf(checked, model, file, quantization, chat_template or tokenizer.chat_template)
+    with _whole_folder(found) as folder:
+        if isinstance(found, SavedCheckpoint):
+            name, tokenizer = found.checkpoint.path, found.tokenizer(folder)
+        else:
+            name, tokenizer = str(folder), load_tokenizer(found.tokenizer, folder)
+        checked = check_gguf(folder, tokenizer, quantization, name)
+        with COMPUTE_LOCK:
+            if isinstance(found, SavedCheckpoint):
+                model = _open_whole(name, folder)
+            else:
+                model = _merged_model(found, hub)
+            write_gguf(checked, model, file, quantization, chat_template or tokenizer.chat_template)
+
+
+def _whole_folder(found: _PeftAdapter | SavedCheckpoint) -> AbstractContextManager[Path]:
+    """The folder of the checkpoint's own model, or of an adapter's base."""
+    if isinstance(found, SavedCheckpoint):
+        return found.model_folder()
+    return nullcontext(found.base)
+
+
+def _open_whole(name: str, folder: Path) -> Any:
+    return open_base(name, folder, "", Settings(), torch.device("cpu"), torch.float32).model
 
 
 def _find_weights(
     hub: HubClient, blobs: BlobStore, weights: str | Checkpoint
-) -> _PeftAdapter | _WholeModel:
+) -> _PeftAdapter | SavedCheckpoint:
     if isinstance(weights, Checkpoint):
         return _from_checkpoint(hub, blobs, weights)
     return _from_folder(hub, weights)
@@ -118,10 +120,10 @@ def _find_weights(
 
 def _from_checkpoint(
     hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint
-) -> _PeftAdapter | _WholeModel:
-    saved: SavedCheckpoint = read_checkpoint(blobs, checkpoint)
+) -> _PeftAdapter | SavedCheckpoint:
+    saved = read_checkpoint(blobs, checkpoint)
     if saved.lora is None:
-        return _WholeModel(saved, hub.fetch(saved.model))
+        return saved
     model = base_of(hub, saved.model)
     base, folder = hub.fetch(model), hub.fetch(saved.model)
     check_base(saved, hub.sha256(model))

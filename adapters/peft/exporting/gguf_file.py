@@ -44,17 +44,22 @@ class GgufModel:
 
     config: Mapping[str, Any]
     vocabulary: Vocabulary
-    source: str  # the folder, for errors
+    source: str  # the folder or checkpoint, for errors
 
 
-def check_gguf(folder: Path, tokenizer: FolderTokenizer, quantization: str) -> GgufModel:
-    """Read a model's folder without its weights; raises BackendError if GGUF cannot hold it."""
+def check_gguf(
+    folder: Path, tokenizer: FolderTokenizer, quantization: str, source: str
+) -> GgufModel:
+    """Read a model's folder without its weights; raises BackendError if GGUF cannot hold it.
+
+    Errors name the folder as `source`.
+    """
     if quantization not in QUANTIZATIONS:
         raise BackendError(
             f"{quantization!r} is not a type of GGUF files that can be written here; "
             + did_you_mean(quantization, QUANTIZATIONS)
         )
-    config, file = model_config(folder), folder / "config.json"
+    config, file = model_config(folder), f"{source}/config.json"
     kind = str(config.get("model_type"))
     merged = "export the merged model (--merged), and convert it with llama.cpp's converter"
     if kind not in _SETTINGS:
@@ -75,9 +80,8 @@ def check_gguf(folder: Path, tokenizer: FolderTokenizer, quantization: str) -> G
             f"{file}: rotary embeddings of the type {rope_type!r} cannot be written as GGUF here; "
             f"{merged}"
         )
-    return GgufModel(
-        config, read_vocabulary(tokenizer, config["vocab_size"], str(folder)), str(folder)
-    )
+    vocabulary = read_vocabulary(tokenizer, config["vocab_size"], source)
+    return GgufModel(config, vocabulary, source)
 
 
 def write_gguf(

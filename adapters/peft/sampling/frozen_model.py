@@ -151,7 +151,7 @@ def load_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) 
     if saved.lora is None:
         with saved.model_folder() as folder:
             model = machine.base_from_folder(checkpoint.path, folder, saved.checkpoint.sha256)
-        return freeze_whole(model, fetch_tokenizer(machine.hub, saved.model))
+            return freeze_whole(model, saved.tokenizer(folder))
     base = machine.base(base_of(machine.hub, saved.model))
     check_base(saved, base.sha256)
     tokenizer = fetch_tokenizer(machine.hub, saved.model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +20,14 @@ from adapters.peft.checkpoints import (
     write_checkpoint,
 )
 from adapters.peft.client import PeftTraining
+from adapters.peft.sampler import PeftSampler
 from adapters.peft.session import PeftSession
 from kitchen.errors import ConfigError
 from kitchen.types import Adam, Array, Checkpoint, Datum, FullWeights, Lora
 from tests.support.one_model import OneModel
 from tests.support.peft_sessions import step
 from tests.support.tiny_gpt2 import tiny_gpt2
-from tests.support.tiny_model import tiny_model
+from tests.support.tiny_model import byte_level_tokenizer, tiny_model
 from tests.support.tiny_qwen import tiny_qwen2, tiny_qwen3
 
 Opened = Callable[..., PeftSession]
@@ -143,6 +145,20 @@ def test_a_resumed_session_matches_bit_for_bit(
     assert resumed.save("three again").result().sha256 == digest
 
 
+@pytest.mark.parametrize(("dtype", "other"), [("bfloat16", "float32"), ("float32", "bfloat16")])
+def test_a_session_of_another_dtype_loads_exactly(
+    opened: Opened, weighted: list[Datum], dtype: str, other: str
+) -> None:
+    """The numbers that the optimiser updates are in float32 in both sessions."""
+    session, loaded = opened(dtype=dtype), opened(dtype=other)
+    train(session, weighted, Adam(1e-5))
+    loaded.load(session.save("one").result()).result()
+    expected = state(session)
+    for name, numbers in state(loaded).items():
+        np.testing.assert_array_equal(numbers, expected[name], err_msg=name)
+    train(loaded, weighted)
+
+
 def test_transformers_opens_a_checkpoint(
     opened: Opened, blobs: FakeBlobs, weighted: list[Datum], tmp_path: Path
 ) -> None:
@@ -183,6 +199,34 @@ def test_exports_are_whole_models(
         client.sampler(f"path:{tmp_path / 'out'}").logprobs(tokens).result(),
         client.sampler(saved).logprobs(tokens).result(),
     )
+
+
+def test_a_checkpoint_needs_no_base(
+    opened: Opened, blobs: FakeBlobs, weighted: list[Datum], tmp_path: Path
+) -> None:
+    """Its tokenizer and configuration are its own: another model may be at the base's path."""
+    base = tiny_model(tmp_path / "base")
+    tokenizer_json = (base / "tokenizer.json").read_bytes()
+    session = opened(f"path:{base}")
+    expected = session.tokenizer().render([{"role": "user", "content": "two cups"}])
+    saved = session.save_weights("w").result()
+    shutil.rmtree(base)
+    tiny_gpt2(base)
+    byte_level_tokenizer(base, ["another text"], 300)
+    client = PeftTraining(OneModel(base), blobs, device="cpu", dtype="float32", threads=1)
+    sampler = cast(PeftSampler, client.sampler(saved))
+    tokenizer = sampler.model.result().tokenizer
+    np.testing.assert_array_equal(
+        tokenizer.render([{"role": "user", "content": "two cups"}]), expected
+    )
+    client.export(saved, tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == tokenizer_json
+    pytest.importorskip("gguf")
+    shutil.rmtree(base)
+    client.export_gguf(saved, tmp_path / "w.gguf", quantization="f32", chat_template=None)
+    assert (tmp_path / "w.gguf").stat().st_size > 300_000
+    session.delete(saved).result()
+    assert blobs.list() == []
 
 
 def test_large_weights_are_saved_as_several_files(
