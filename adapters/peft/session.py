@@ -272,9 +272,10 @@ class PeftSession:
             weights.load(saved.tensors(WEIGHTS), path)
             return
         with saved.model_folder() as folder:
-            weights.load(read_weights(folder, self._machine.dtype), path)
-        if with_masters and weights.rounded:
-            weights.load_masters(saved.tensors(MASTERS), path)
+            tensors = read_weights(folder, self._machine.accum_dtype)
+        if with_masters:
+            tensors |= saved.tensors(MASTERS)  # none if the session that saved them had no copies
+        weights.load(tensors, path)
 
     def _check_compatible(self, trainer: Trainer, saved: SavedCheckpoint) -> None:
         """Raise ConfigError for a checkpoint of another base model, LoRA kind or scale."""

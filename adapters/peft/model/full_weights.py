@@ -60,22 +60,13 @@ class FullModel(TrainedWeights):
                 self._weights[name].copy_(master)
 
     def load(self, tensors: Mapping[str, torch.Tensor], source: str) -> None:
-        """Load weights in any precision; master copies start from them."""
-        self._copy(tensors, self._masters, source)
+        """Load weights in any precision, as exact as the optimiser updates them."""
+        self._copy(tensors, source)
         self.write_to_model()
 
-    def load_masters(self, tensors: Mapping[str, torch.Tensor], source: str) -> None:
-        """Load master copies, after the weights."""
-        self._copy(tensors, self.rounded, source)
-        self.write_to_model()
-
-    def _copy(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        parameters: Mapping[str, nn.Parameter],
-        source: str,
-    ) -> None:
+    def _copy(self, tensors: Mapping[str, torch.Tensor], source: str) -> None:
         """Check all names and shapes before any weight is changed."""
+        parameters = self._masters
         expected = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
         saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         for name in sorted(expected.keys() | saved.keys()):
