@@ -47,7 +47,6 @@ from stages.train import (
 class TrainingRecipe(Recipe):
     """Settings of every recipe that trains the weights of one model with AdamW."""
 
-    lora_beside_full: ClassVar[bool] = False  # whether train=full also trains LoRA elsewhere
     outputs: ClassVar[tuple[type, ...]] = (FinalWeights,)
     # weights to start from: packaged:NAME, path:DIR, run:ID@best, or NAME[@REVISION] on the hub
     model: ModelName = "packaged:smollm2-135m-instruct"
@@ -111,7 +110,7 @@ class TrainingRecipe(Recipe):
         fields = type(self).model_fields
         names = [name for name in fields if name.startswith("lora_")]
         changed = [name for name in names if getattr(self, name) != fields[name].default]
-        if changed and not self.lora_beside_full:
+        if changed:
             listed = " and ".join(changed)
             raise ConfigError(
                 f"train=full trains all weights without LoRA, so {listed} would have no effect: "

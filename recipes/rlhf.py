@@ -14,7 +14,6 @@ class Rlhf(RewardedRecipe):
     A judge that is asked as it is (judge.epochs=0) needs no comparisons.
     """
 
-    lora_beside_full = True  # of the judge
     # data set of comparisons; null to rank sampled answers to `dataset` by their rewards
     preferences: str | None = None
     rendering: chat.PromptRendering = chat.PromptRendering()
@@ -39,7 +38,7 @@ class Rlhf(RewardedRecipe):
             judges.comparison_source(self.preferences, self.sources, self.ranking, asked),
             judges.CheckReadable(judge, config),
             *([rank, judges.BuildComparisons()] if own_answers and not asked else []),
-            *judges.judge_steps(config, judge, self.lora, self.seed, *size),
+            *judges.judge_steps(config, judge, self.trainable, self.seed, *size),
             *([] if own_answers and asked else [judges.EvaluateJudge()]),
             train.OpenSession(self.model, self.trainable),
             tasks.checked_prompts(self.reading.bad_rows, self.playing.max_tokens, self.rendering),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from kitchen import Lora, Step
+from kitchen import Step
 from kitchen.artifacts.weights import find_weights
 from kitchen.backend.sampling_router import is_sampled_elsewhere
 from kitchen.ports import BlobStore, ModelCatalog, SamplingClient, TrainingClient
 from kitchen.stage import Need, Stage
-from kitchen.types import Table
+from kitchen.types import Table, Trainable
 from stages.chat.messages import messages_from_dicts
 from stages.chat.prompts import render_prompt
 from stages.judge.judge import Judge, JudgeConfig, asked_prompt
@@ -91,7 +91,7 @@ class OpenAskedJudge(Stage):
 def judge_steps(
     config: JudgeConfig,
     model: str,
-    lora: Lora,
+    trainable: Trainable,
     seed: int,
     save_every: int,
     rollouts: int,
@@ -106,6 +106,6 @@ def judge_steps(
         return (OpenAskedJudge(model, config, seed, rollouts, answer_tokens),)
     return (
         EvaluateBaseJudge(model, config),
-        train_judge(config, model, lora, seed, save_every),
+        train_judge(config, model, trainable, seed, save_every),
         OpenJudge(model, config),
     )

@@ -55,7 +55,8 @@ class JudgeConfig:
     epochs: NonNegativeInt = 1
     # comparisons per optimiser step; with says=letter, questions, of which a comparison gives two
     batch_size: PositiveInt = 16
-    learning_rate: PositiveFloat = 1e-4  # peak learning rate, reached at the end of warm-up
+    # peak learning rate, reached at the end of warm-up; null for 1e-4, with train=full for 1e-5
+    learning_rate: PositiveFloat | None = None
     warmup_steps: NonNegativeInt = 5  # length of the warm-up, in optimiser steps
     # maximum tokens of a request and an answer; longer comparisons are not used
     max_tokens: PositiveInt = 1024

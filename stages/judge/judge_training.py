@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from kitchen import Lora, Step, for_each, sequence
+from kitchen import Step, for_each, sequence
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import DataError
 from kitchen.ports import (
@@ -19,7 +19,7 @@ from kitchen.ports import (
     start,
 )
 from kitchen.stage import Stage
-from kitchen.types import Metrics, RunId, Table
+from kitchen.types import FullWeights, Metrics, RunId, Table, Trainable
 from stages.chat.conversations import Conversation, Message, TrainRows
 from stages.chat.model_limits import length_limit
 from stages.chat.render import RenderDataset
@@ -42,6 +42,9 @@ from stages.tasks.tasks import Tasks
 from stages.train.optim import ForwardBackward, OptimStep, ReportStep
 from stages.train.schedules import make_schedule
 from stages.train.session import OpenSession, retype_checkpoint
+from stages.train.suggested_lr import LORA_FACTOR
+
+LORA_RATE = 1e-4  # default learning rate of a judge with LoRA weights
 
 
 class CheckReadable(Stage):
@@ -78,16 +81,22 @@ class CheckReadable(Stage):
     preview = run
 
 
-def train_judge(config: JudgeConfig, model: str, lora: Lora, seed: int, save_every: int) -> Step:
+def train_judge(
+    config: JudgeConfig, model: str, trainable: Trainable, seed: int, save_every: int
+) -> Step:
     """Return the phase that trains a judge on comparisons, from weights `model`, and saves it."""
+    optim = _optim(config, trainable)
     if config.says == "letter":
-        steps = _train_on_letters(config, seed, save_every)
+        steps = _train_on_letters(config, optim, seed, save_every)
     else:
-        steps = _train_on_answers(config, seed, save_every)
-    return sequence(OpenSession(model, lora, "judge"), *steps, SaveJudge(), outputs=(JudgeWeights,))
+        steps = _train_on_answers(config, optim, seed, save_every)
+    opened = OpenSession(model, trainable, "judge")
+    return sequence(opened, *steps, SaveJudge(), outputs=(JudgeWeights,))
 
 
-def _train_on_letters(config: JudgeConfig, seed: int, save_every: int) -> tuple[Step, ...]:
+def _train_on_letters(
+    config: JudgeConfig, optim: OptimStep, seed: int, save_every: int
+) -> tuple[Step, ...]:
     """Return the stages that train a judge to reply A or B."""
     batches = ShuffledBatches(config.batch_size, seed)
     return (
@@ -95,13 +104,15 @@ def _train_on_letters(config: JudgeConfig, seed: int, save_every: int) -> tuple[
         config.rendering,
         for_each(Epochs(config.epochs, config.batch_size))(
             for_each(batches, ahead=1, save=save_every)(
-                ForwardBackward("cross_entropy"), _optim(config), ReportStep("judge")
+                ForwardBackward("cross_entropy"), optim, ReportStep("judge")
             )
         ),
     )
 
 
-def _train_on_answers(config: JudgeConfig, seed: int, save_every: int) -> tuple[Step, ...]:
+def _train_on_answers(
+    config: JudgeConfig, optim: OptimStep, seed: int, save_every: int
+) -> tuple[Step, ...]:
     """Return the stages that train a judge to give the better answer a higher likelihood."""
     batches = ShuffledPairs(config.batch_size, seed)
     loss = PairLoss("simpo", config.beta, imitation=config.imitation, target_margin=0.0)
@@ -109,14 +120,17 @@ def _train_on_answers(config: JudgeConfig, seed: int, save_every: int) -> tuple[
         BuildJudgePairs(config.rendering),
         for_each(Epochs(config.epochs, config.batch_size).using(PAIRS))(
             for_each(batches, ahead=1, save=save_every)(
-                ForwardBackward(loss), _optim(config), ReportStep("judge")
+                ForwardBackward(loss), optim, ReportStep("judge")
             )
         ),
     )
 
 
-def _optim(config: JudgeConfig) -> OptimStep:
-    return OptimStep(make_schedule("linear", config.learning_rate, config.warmup_steps))
+def _optim(config: JudgeConfig, trainable: Trainable) -> OptimStep:
+    """Return the optimiser step of a judge; the default learning rate depends on the weights."""
+    default = LORA_RATE / LORA_FACTOR if isinstance(trainable, FullWeights) else LORA_RATE
+    rate = default if config.learning_rate is None else config.learning_rate
+    return OptimStep(make_schedule("linear", rate, config.warmup_steps))
 
 
 class BuildJudgePairs(Stage):

@@ -39,7 +39,9 @@ C = TypeVar("C", bound=Checkpoint)
 
 ALL_WEIGHTS = "all weights"  # the fact "trained" of a run without LoRA
 _SHAPES = ("lora", "trained")  # facts on the trained weights
-_MERGE = "write it as a whole model (kitchen export {} FOLDER --merged), and set model=path:FOLDER"
+_MERGE = (
+    "write it as a whole model (kitchen export {} FOLDER --merged), and use path:FOLDER instead"
+)
 
 log = structlog.get_logger("stages.train.session")
 
@@ -61,7 +63,7 @@ class OpenSession(Stage):
     def run(
         self, client: TrainingClient, blobs: BlobStore | None = None
     ) -> tuple[TrainingSession, Tokenizer, Facts]:
-        initial = find_initial_weights(self.model, self.trainable, client, blobs)
+        initial = self._initial_weights(client, blobs)
         session = client.open(initial.weights.model, initial.trainable)
         try:
             facts = load_initial_weights(session, initial, client, blobs)
@@ -71,12 +73,12 @@ class OpenSession(Stage):
             raise
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        find_initial_weights(self.model, self.trainable, client, blobs, downloads=False)
+        self._initial_weights(client, blobs, downloads=False)
 
     def preview(
         self, client: TrainingClient, models: ModelCatalog, blobs: BlobStore | None = None
     ) -> tuple[Tokenizer, TrainedModel, Table]:
-        initial = find_initial_weights(self.model, self.trainable, client, blobs)
+        initial = self._initial_weights(client, blobs)
         model, trainable = initial.weights.model, initial.trainable
         alpha, has_lora = None, isinstance(trainable, Lora)
         if isinstance(trainable, Lora) and "lora_alpha" in client.capabilities:
@@ -86,6 +88,19 @@ class OpenSession(Stage):
         table = model_table(model, tokenizer, [*models.notes(model, trainable), *notes])
         trained = TrainedModel(model, models.hidden_size(model), alpha, has_lora)
         return tokenizer, trained, table
+
+    def _initial_weights(
+        self, client: TrainingClient, blobs: BlobStore | None, *, downloads: bool = True
+    ) -> InitialWeights:
+        """Find the initial weights; an error names the part of the run that trains them."""
+        try:
+            return find_initial_weights(
+                self.model, self.trainable, client, blobs, downloads=downloads
+            )
+        except ConfigError as error:
+            if not self.prefix:
+                raise
+            raise ConfigError(f"{self.prefix}: {error}") from error
 
     def needs(self) -> Iterable[Need]:
         lora = self.trainable

@@ -210,6 +210,20 @@ def test_a_set_called_data_is_refused_before_sampling(blobs: FakeBlobs) -> None:
     assert training.count == 0
 
 
+def test_train_full_continues_whole_models(blobs: FakeBlobs) -> None:
+    training = FakeTraining(blobs)
+    start = SlBasic(model="any", dataset="mixed", train="full", learning_rate=1e-4, max_steps=1)
+    kitchen.run(start, training=training, datasets=DATA, blobs=blobs, name="whole")
+    settings: dict[str, Any] = {"preferences": "pairs", "steps": 1}
+    rates = {"learning_rate": 1e-5, "judge": {"warmup_steps": 0}}
+    seen = cook(blobs, "on", model="run:whole", train="full", **settings, **rates)
+    facts = read_run(blobs, "on")["facts"]
+    assert (facts["trained"], facts["judge.trained"]) == ("all weights", "all weights")
+    assert seen.series("judge_learning_rate")[0] == 1e-5
+    with pytest.raises(KitchenError, match="judge: run:whole@final: all weights of its model"):
+        cook(blobs, "lora", model="any", **settings, judge={"model": "run:whole"})
+
+
 def test_preferences_exclude_settings_of_ranked_samples(blobs: FakeBlobs) -> None:
     with pytest.raises(KitchenError, match="grading and ranking have no effect"):
         cook(blobs, "both", preferences="pairs", dataset="right")

@@ -188,4 +188,5 @@ def test_settings_of_lora_are_refused_with_all_weights() -> None:
     with pytest.raises(ConfigError, match=r"set learning_rate=0\.0001"):
         SlBasic(train="full")
     assert SlBasic(**SlBasic(train="full", learning_rate=1e-4).model_dump()).train == "full"
-    assert Rlhf(train="full", learning_rate=1e-4, lora_rank=4).lora.rank == 4  # of the judge
+    with pytest.raises(ConfigError, match="lora_rank would have no effect"):
+        Rlhf(train="full", learning_rate=1e-4, lora_rank=4, judge={"epochs": 0})
