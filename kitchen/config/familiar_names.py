@@ -40,7 +40,7 @@ FAMILIAR: Mapping[str, str] = MappingProxyType(
         "load_in_4bit": _4BIT,
         "use_bnb_nested_quant": "use --set training.quantization=4bit-double",
         "bnb_4bit_use_double_quant": "use --set training.quantization=4bit-double",
-        "adapter": f"always LoRA; for QLoRA, {_4BIT}",
+        "adapter": f"LoRA is the default; for QLoRA, {_4BIT}; for all weights, use train=full",
         "per_device_train_batch_size": _BATCH,
         "micro_batch_size": _BATCH,
         "gradient_accumulation_steps": f"automatic: {_BATCH}",
