@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from adapters.peft.model.lora import LoraAdapter, lora_alpha
 from adapters.progress_bars import progress_bars_disabled
 from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.backend.folder_files import check_inside
-from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint
+from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, RunFailed
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.safe_text import read_json
 from kitchen.types import Checkpoint, Lora, Trainable
@@ -55,7 +56,7 @@ Kind = Literal["training", "weights"]
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """The contents of a checkpoint; the digest of each file has been checked."""
+    """The contents of a checkpoint; the digest of each file here has been checked."""
 
     checkpoint: Checkpoint
     model: str
@@ -81,9 +82,8 @@ class SavedCheckpoint:
     @contextmanager
     def model_folder(self) -> Iterator[Path]:
         """A temporary folder with the model, as transformers opens it."""
-        with TemporaryDirectory(prefix="kitchen-model-") as folder:
-            self.write_model(Path(folder))
-            yield Path(folder)
+        with _temporary_folder(self.write_model) as folder:
+            yield folder
 
     def tokenizer(self, folder: Path) -> FolderTokenizer:
         """Open the tokenizer of a whole model in the folder of `model_folder`."""
@@ -112,20 +112,23 @@ def write_checkpoint(
 ) -> Checkpoint:
     """Write a checkpoint; an unfinished one under its name is overwritten.
 
+    A finished one that is to be overwritten stays until the first file is ready to be written.
     Raises ConfigError for an invalid name, and for one in use unless `overwrite` is set.
     """
     try:
         blob_name(name)
     except ValueError as error:
         raise ConfigError(f"checkpoint name: {error}") from error
-    if blobs.read(f"{name}/{MANIFEST}") is not None:
-        if not overwrite:
-            raise ConfigError(
-                f"checkpoint {name!r} exists already; choose another name, or delete it first"
-            )
+    exists = blobs.read(f"{name}/{MANIFEST}") is not None
+    if exists and not overwrite:
+        raise ConfigError(
+            f"checkpoint {name!r} exists already; choose another name, or delete it first"
+        )
+    digests, rest = {}, iter(files)
+    first = list(islice(rest, 1))  # the whole model is in a temporary folder by then
+    if exists:
         _delete(blobs, name)
-    digests = {}
-    for file, data in files:
+    for file, data in chain(first, rest):
         blobs.write(f"{name}/{file}", data)
         digests[file] = hashlib.sha256(data).hexdigest()
     contents = {"format": 1, **metadata, "files": digests}
@@ -135,8 +138,10 @@ def write_checkpoint(
     return Checkpoint(name, metadata["step"], metadata["kind"], sha256)
 
 
-def read_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> SavedCheckpoint:
-    """Read a checkpoint and check every digest.
+def read_checkpoint(
+    blobs: BlobStore, checkpoint: Checkpoint, *, weights_only: bool = False
+) -> SavedCheckpoint:
+    """Read a checkpoint and check every digest; `weights_only` leaves out the optimiser's files.
 
     Raises CorruptCheckpoint, which names the blob.
     """
@@ -148,7 +153,12 @@ def read_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> SavedCheckpoint
         )
     lora = manifest["lora"]
     read = _read_all if lora else _CheckedFiles
-    files = read(blobs, checkpoint.path, manifest["files"])
+    digests = {
+        file: digest
+        for file, digest in manifest["files"].items()
+        if not (weights_only and _whole_name(file) in (MASTERS, OPTIMISER))
+    }
+    files = read(blobs, checkpoint.path, digests)
     return SavedCheckpoint(
         handle,
         manifest["model"],
@@ -184,15 +194,37 @@ def weight_files(
         yield WEIGHTS, save(weights.tensors(), {"format": "pt"})
         yield CONFIG, _peft_config(weights, base.name)
         return
-    with TemporaryDirectory(prefix="kitchen-model-") as folder:
+
+    def write(folder: Path) -> None:
         with progress_bars_disabled():
             base.model.save_pretrained(folder, max_shard_size=max_file)
+
+    with _temporary_folder(write) as folder:
         copied = tokenizer_files(base.folder)
         check_inside(base.folder, copied)
         # the base's generation_config.json replaces the one that transformers wrote
-        paths = {path.name: path for path in (*Path(folder).iterdir(), *copied)}
+        paths = {path.name: path for path in (*folder.iterdir(), *copied)}
         for name in sorted(paths):
             yield name, paths[name].read_bytes()
+
+
+@contextmanager
+def _temporary_folder(write: Callable[[Path], object]) -> Iterator[Path]:
+    """A temporary folder into which `write` wrote a model; raises RunFailed if it has no space."""
+    from safetensors import SafetensorError
+
+    with ExitStack() as stack:
+        try:
+            temporary = TemporaryDirectory(prefix="kitchen-model-")
+            folder = Path(stack.enter_context(temporary))
+            write(folder)
+        except (OSError, SafetensorError) as error:
+            raise RunFailed(
+                f"{gettempdir()}: a whole model cannot be written to the folder for temporary "
+                f"files ({error}); free space for the model there, or name a folder on a larger "
+                "disk in the environment variable TMPDIR"
+            ) from error
+        yield folder
 
 
 def training_files(

@@ -246,7 +246,7 @@ class PeftSession:
         return write_checkpoint(self._blobs, name, files, self._metadata(trainer, "training"))
 
     def _load(self, trainer: Trainer, checkpoint: Checkpoint, *, with_optimiser: bool) -> None:
-        saved = read_checkpoint(self._blobs, checkpoint)
+        saved = read_checkpoint(self._blobs, checkpoint, weights_only=not with_optimiser)
         if with_optimiser and not saved.has(OPTIMISER):
             raise ConfigError(
                 f"checkpoint {checkpoint.path!r} has weights but no optimiser state: use "

@@ -121,7 +121,7 @@ def _find_weights(
 def _from_checkpoint(
     hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint
 ) -> _PeftAdapter | SavedCheckpoint:
-    saved = read_checkpoint(blobs, checkpoint)
+    saved = read_checkpoint(blobs, checkpoint, weights_only=True)
     if saved.lora is None:
         return saved
     model = base_of(hub, saved.model)

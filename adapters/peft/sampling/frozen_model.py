@@ -147,7 +147,7 @@ def freeze_whole(model: BaseModel, tokenizer: FolderTokenizer) -> FrozenModel:
 
 
 def load_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> FrozenModel:
-    saved = read_checkpoint(blobs, checkpoint)
+    saved = read_checkpoint(blobs, checkpoint, weights_only=True)
     if saved.lora is None:
         with saved.model_folder() as folder:
             model = machine.base_from_folder(checkpoint.path, folder, saved.checkpoint.sha256)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ import torch
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.checkpoints import (
+    MASTERS,
     OPTIMISER,
     read_checkpoint,
     training_files,
@@ -22,7 +25,7 @@ from adapters.peft.checkpoints import (
 from adapters.peft.client import PeftTraining
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.session import PeftSession
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, CorruptCheckpoint, RunFailed
 from kitchen.types import Adam, Array, Checkpoint, Datum, FullWeights, Lora
 from tests.support.one_model import OneModel
 from tests.support.peft_sessions import step
@@ -157,6 +160,38 @@ def test_a_session_of_another_dtype_loads_exactly(
     for name, numbers in state(loaded).items():
         np.testing.assert_array_equal(numbers, expected[name], err_msg=name)
     train(loaded, weighted)
+
+
+def test_a_full_temporary_folder_keeps_the_old_weights(
+    opened: Opened, blobs: FakeBlobs, weighted: list[Datum]
+) -> None:
+    session = opened()
+    session.save_weights("w").result()
+    before = {name: blobs.read(name) for name in blobs.list()}
+    train(session, weighted)
+    with largest_file(50_000), pytest.raises(RunFailed, match=r"cannot be written.*TMPDIR"):
+        session.save_weights("w", overwrite=True).result()
+    assert {name: blobs.read(name) for name in blobs.list()} == before
+    session.save_weights("w", overwrite=True).result()
+    assert {name: blobs.read(name) for name in blobs.list()} != before
+
+
+def test_samplers_do_not_read_the_optimisers_files(
+    opened: Opened, folder: Path, blobs: FakeBlobs, weighted: list[Datum]
+) -> None:
+    session = opened(dtype="bfloat16")
+    train(session, weighted)
+    saved = session.save("one").result()
+    client = PeftTraining(OneModel(folder), blobs, device="cpu", dtype="bfloat16", threads=1)
+    expected = session.snapshot().result().logprobs(weighted[0].tokens).result()
+    for file in (MASTERS, OPTIMISER):
+        blobs.delete(f"one/{file}")
+    session.load_weights(saved).result()
+    with pytest.raises(CorruptCheckpoint, match="one/masters"):
+        session.load(saved).result()
+    sampler = client.sampler(saved)
+    np.testing.assert_array_equal(sampler.logprobs(weighted[0].tokens).result(), expected)
+    sampler.close()
 
 
 def test_transformers_opens_a_checkpoint(
@@ -314,6 +349,17 @@ def test_all_weights_of_what_cannot_be_trained(
     quantised = PeftTraining(OneModel(folder), blobs, quantization="4bit")
     with pytest.raises(ConfigError, match="quantization=none"):
         quantised.open("tiny", FullWeights())
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let files have at most `size` bytes, as if the disk were full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def train(session: PeftSession, data: list[Datum], adam: Adam = ADAM) -> None:
