@@ -31,21 +31,27 @@ class FrozenLinear(FusedLinear):
 
     Where products are computed in float32, so is the copy, with B A merged into it. In bfloat16
     the merge would be lost in rounding, so B A stays separate, and so does DoRA's scale of rows.
+    The plain weights, which few rows are multiplied by, are those of the base model.
     """
 
     def __init__(self, fused: FusedLinear) -> None:
         weight, self.row_scale = fused.weight, fused.row_scale
         self._compute_dtype = matmul_dtype(weight)
+        on_cpu = weight.device.type == "cpu"
+        can_pack = self._compute_dtype in (torch.float32, torch.bfloat16)
+        packs = on_cpu and has_onednn() and can_pack
+        self._unpacked_scale: torch.Tensor | None = None  # of rows, where the copy contains it
         if self.row_scale is not None and not is_low_precision(self._compute_dtype):
-            scaled = weight.to(self.row_scale.dtype) * self.row_scale[:, None]
-            weight, self.row_scale = scaled.to(self._compute_dtype), None
+            if packs:
+                self._unpacked_scale = self.row_scale
+            else:
+                weight = _scaled(weight, self.row_scale, self._compute_dtype)
+            self.row_scale = None
         self._weight = weight
         self.lora = []
         self.bias = cast_optional(fused.bias, self._compute_dtype)
         self._lora = _lora_matrices(fused, self._compute_dtype)  # (in, ranks), (ranks, out)
-        on_cpu = self.weight.device.type == "cpu"
-        can_pack = self._compute_dtype in (torch.float32, torch.bfloat16)
-        self._packed = self._pack() if on_cpu and has_onednn() and can_pack else None
+        self._packed = self._pack() if packs else None
         in_bfloat16 = self._packed is not None and self._compute_dtype == torch.bfloat16
         self._lora_fp32 = _lora_matrices(fused, torch.float32) if in_bfloat16 else None
         self._max_gemv_rows = MAX_GEMV_ROWS if self.weight.dtype == torch.float32 else 0
@@ -54,6 +60,8 @@ class FrozenLinear(FusedLinear):
 
     def _pack(self) -> torch.Tensor:
         whole = self.weight.to(self._compute_dtype)
+        if self._unpacked_scale is not None:
+            whole = _scaled(self.weight, self._unpacked_scale, self._compute_dtype)
         if self._compute_dtype == torch.float32 and self._lora is not None:
             whole = torch.addmm(whole, self._lora[1].t(), self._lora[0].t())
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(whole, PACKED_FOR_ROWS)
@@ -110,6 +118,14 @@ class FrozenLinear(FusedLinear):
             low_rank = x @ self._lora[0]
             b = self._lora[1]
             added = low_rank @ b if added is None else torch.addmm(added, low_rank, b)
+        if self._unpacked_scale is not None:
+            out = self._times(x, weight, None) * self._unpacked_scale
+            return out if added is None else out.add_(added)
+        return self._times(x, weight, added)
+
+    def _times(
+        self, x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor | None
+    ) -> torch.Tensor:
         max_rows = MAX_SPLIT_ROWS if torch.get_num_threads() > 1 else MAX_GEMV_ROWS
         if self._splits and len(x) <= max_rows:
             return _split_gemv(x, weight, added)
@@ -124,6 +140,10 @@ def freeze_layers(decoder: Decoder) -> None:
             FrozenLinear(layer.gate_up_proj),
             FrozenLinear(layer.down_proj),
         )
+
+
+def _scaled(weight: torch.Tensor, row_scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return (weight.to(row_scale.dtype) * row_scale[:, None]).to(dtype)
 
 
 def _lora_matrices(

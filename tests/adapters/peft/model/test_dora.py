@@ -231,6 +231,16 @@ def test_frozen_dora_in_all_linear_layers(dtype: torch.dtype, biased: bool, rows
         assert (out - expected).abs().max() < tolerance * expected.abs().max()
 
 
+@pytest.mark.usefixtures("flags")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_frozen_dora_shares_the_weights_of_its_base(dtype: torch.dtype) -> None:
+    """Beside them there is only the packed copy."""
+    layer = layer_of(16, dtype)
+    layer.freeze(dtype)
+    fused = FusedLinear([layer])
+    assert FrozenLinear(fused).weight.data_ptr() == fused.weight.data_ptr()
+
+
 def test_dora_in_training_is_never_computed_as_lora() -> None:
     with pytest.raises(TypeError, match="DoRA in training"):
         FusedLinear([layer_of(16, torch.float32)])
