@@ -74,12 +74,14 @@ class Settings:
 
         wanted = self.device_count()
         most = cuda or self.threads or torch.get_num_threads()
-        kind = "CUDA devices" if cuda else "CPU threads (training.threads)"
-        if wanted > most:
-            raise BackendError(
-                f"training.devices={self.devices} needs as many {kind}, and there are {most}; "
-                f"set it to {most} or less, or to all"
-            )
+        if wanted <= most:
+            return
+        kind = "CUDA devices" if cuda else "CPU threads"
+        fix = "training.devices=all" if cuda else f"training.threads={wanted}"
+        raise BackendError(
+            f"training.devices={wanted} needs as many {kind}, and their number is {most}; "
+            f"set {fix}, or training.devices={most}"
+        )
 
     def _check_quantization(self) -> None:
         if self.device == "mps":

@@ -57,7 +57,9 @@ class DataParallelTrainer(Trainer):
         step = super().step
         if not self.pending:
             return step(adam)  # raises
-        result, others = self.group.run(_step, lambda rank: (self.name, adam), lambda: step(adam))
+        result, others = self.group.run(
+            _step, lambda rank: (self.name, adam), lambda: step(adam), is_step=True
+        )
         if any(other != result.metrics for other in others):
             raise RunFailed(
                 "the devices do not agree on the norm of the gradient: "

@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextvars
+import copy
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +27,7 @@ from kitchen.errors import SessionLost
 T = TypeVar("T")
 R = TypeVar("R")
 LAST_WORDS = 10.0  # seconds that a call waits for its own part once a device is gone
+STEP_PATIENCE = 2.0  # seconds that a step waits for the other devices once one has failed
 Outcome = concurrent.futures.Future[Any]
 
 
@@ -80,24 +83,32 @@ class DeviceGroup:
         arguments: Callable[[int], tuple[Any, ...]],
         own: Callable[[], T],
         handlers: Mapping[str, Handler] | None = None,
+        *,
+        is_step: bool = False,
     ) -> tuple[T, list[Any]]:
         """Run `own()` here and `function(worker, *arguments(rank))` on all other devices.
 
-        Returns the results of both. `function` belongs to a module. Raises the error of the device
-        that failed, or SessionLost if its process ended.
+        Returns the results of both. `function` belongs to a module. `is_step`: it sums tensors, and
+        a device that waits for a sum does not notice that another failed; it is ended. Raises the
+        error of the device that failed, or SessionLost if its process ended.
         """
         with self._lock:
+            self._raise_if_lost()
             self._number += 1
             outcomes = [
                 peer.begin(self._number, {**self._handlers, **(handlers or {})})
                 for peer in self._peers
             ]
             forgotten = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
-            for peer in self._peers:
-                peer.send("run", (function, arguments(peer.rank), forgotten))
-            here = self._thread.submit(_bound(own))
-            self._wait([here, *outcomes])
-            return here.result(), [outcome.result() for outcome in outcomes]
+            try:
+                for peer in self._peers:
+                    peer.send("run", (function, arguments(peer.rank), forgotten))
+                here = self._thread.submit(_bound(own))
+                self._wait([here, *outcomes], STEP_PATIENCE if is_step else None)
+                return here.result(), [outcome.result() for outcome in outcomes]
+            finally:
+                for peer in self._peers:
+                    peer.finish()
 
     def gather(self, items: Sequence[R]) -> list[R]:
         everything = list(items)
@@ -119,36 +130,70 @@ class DeviceGroup:
         for peer in self._peers:
             peer.end()
 
-    def _wait(self, outcomes: Sequence[Outcome]) -> None:
-        """Wait until all devices are done; raises the first error once all of them have stopped."""
-        pending, is_aborted = set(outcomes), False
+    def _wait(self, outcomes: Sequence[Outcome], patience: float | None) -> None:
+        """Wait until all devices are done; raises the error of the one that failed.
+
+        `patience`: seconds until the others are ended once one has failed; None: they are not.
+        """
+        pending, limit, is_aborted = set(outcomes), None, False
         while pending:
             done, pending = concurrent.futures.wait(
-                {*pending, self._lost}, return_when=concurrent.futures.FIRST_COMPLETED
+                {*pending, self._lost}, limit, concurrent.futures.FIRST_COMPLETED
             )
             if self._lost in done:
                 self._give_up(outcomes[0])
             pending.discard(self._lost)
+            if not done:
+                break
             if not is_aborted and any(outcome.exception() for outcome in done):
-                is_aborted = True
+                limit, is_aborted = patience, True
                 for peer in self._peers:
                     peer.send("abort", None)
-        errors = [error for outcome in outcomes if (error := outcome.exception()) is not None]
-        if any(isinstance(error, LostPeer) for error in errors):
-            concurrent.futures.wait({self._lost}, timeout=LAST_WORDS)
-            if not self._lost.done():
-                self._lost.set_exception(SessionLost(f"{errors[0]}; {RESUME}"))
-            self._give_up(outcomes[0])
-        first_hand = [error for error in errors if not isinstance(error, Aborted)]
-        for error in first_hand or errors:
-            raise error
+        self._raise_error(outcomes, is_stuck=bool(pending))
 
-    def _give_up(self, own: Outcome) -> None:
-        """End all processes, and raise the error of the one that is gone."""
+    def _raise_error(self, outcomes: Sequence[Outcome], *, is_stuck: bool) -> None:
+        """Raise the error of the device that failed first, if one did.
+
+        The group is lost if a device is stuck, or could not be reached.
+        """
+        errors = {
+            rank: error
+            for rank, outcome in enumerate(outcomes)
+            if outcome.done() and (error := outcome.exception()) is not None
+        }
+        first_hand = [
+            rank for rank, error in errors.items() if not isinstance(error, Aborted | LostPeer)
+        ]
+        if is_stuck or any(isinstance(error, LostPeer) for error in errors.values()):
+            if not first_hand:
+                concurrent.futures.wait({self._lost}, timeout=LAST_WORDS)
+            rank = [*first_hand, *errors][0]
+            error = SessionLost(f"device {rank} failed: {errors[rank]}; {RESUME}")
+            with suppress(concurrent.futures.InvalidStateError):  # a process ended meanwhile
+                self._lost.set_exception(error)
+            if not first_hand:
+                self._give_up(outcomes[0])
+            self._stop(outcomes[0])
+        for rank in [*first_hand, *errors]:
+            raise errors[rank]
+
+    def _stop(self, own: Outcome) -> None:
+        """End all processes, and wait for the part of this one."""
         self.close()
         # it ends by itself, unless it waits for the others on a CUDA device
         concurrent.futures.wait({own}, timeout=LAST_WORDS)
-        self._lost.result()
+
+    def _give_up(self, own: Outcome) -> None:
+        """End all processes, and raise the error of the one that is gone."""
+        self._stop(own)
+        self._raise_if_lost()
+
+    def _raise_if_lost(self) -> None:
+        if self._lost.done():
+            self.close()
+            error = self._lost.exception()
+            assert error is not None
+            raise copy.copy(error)  # a traceback would keep this group, and its processes, alive
 
 
 def _bound(work: Callable[[], T]) -> Callable[[], T]:

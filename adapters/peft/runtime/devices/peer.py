@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import os
 import pickle
 import queue
@@ -21,6 +22,7 @@ Handler = Callable[..., Any]
 PROGRAM = "adapters.peft.runtime.devices.process"
 CUDA = "CUDA_VISIBLE_DEVICES"
 OUTPUT = 2_000  # characters of the output of a process that the error of its end repeats
+NO_CALL = -1  # while none runs; 0 is the setup
 END_SECONDS = 5.0  # that a process has to end by itself
 RESUME = "the other devices were stopped; `kitchen resume RUN` continues from the last save point"
 
@@ -55,6 +57,10 @@ class Peer:
             self._items.put(self._lost.exception())
         return self._outcome
 
+    def finish(self) -> None:
+        """Drop the results of the call: the traceback of an error would keep the group alive."""
+        self.begin(NO_CALL, {})
+
     def send(self, kind: str, value: Any) -> None:
         self._write((self._call, kind, value))
 
@@ -62,7 +68,7 @@ class Peer:
         """Return the items that the device gathers next; raises its error if it failed."""
         items = self._items.get()
         if isinstance(items, BaseException):
-            raise items
+            raise copy.copy(items)  # `_lost` may hold it, and a traceback the group
         gathered: list[Any] = items
         return gathered
 
@@ -96,6 +102,7 @@ class Peer:
                 except (EOFError, OSError, pickle.UnpicklingError):
                     break
                 self._receive(call, kind, value)
+                del value  # it would live until the next one
         self._fail(self._end_error())
 
     def _receive(self, call: int, kind: str, value: Any) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import shutil
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from adapters.peft.runtime.devices.peers import Aborted
@@ -66,13 +68,17 @@ class DeviceWorker:
         self.replies.write(pickle.dumps((self.call, kind, value)))
         self.replies.flush()
 
-    def read(self, requests: IO[bytes]) -> None:
-        """Pass messages on; end this process when that of device 0 is gone."""
+    def read(self, requests: IO[bytes], store: Path) -> None:
+        """Pass messages on; end this process when that of device 0 is gone.
+
+        The folder of `store` is deleted, because a process that was killed could not do that.
+        """
         try:
             while True:
                 message: Message = pickle.load(requests)  # noqa: S301 by our starter
                 (self.calls if message[1] == "run" else self.answers).put(message)
         except (EOFError, OSError):
+            shutil.rmtree(store.parent, ignore_errors=True)
             os._exit(1)
 
     def serve(self) -> None:
@@ -131,7 +137,7 @@ def serve() -> None:
 
     reduce = AllReduce(start.rank, start.count, start.store)
     worker = DeviceWorker(start.rank, start.count, reduce, replies)
-    threading.Thread(target=worker.read, args=(requests,), daemon=True).start()
+    threading.Thread(target=worker.read, args=(requests, Path(start.store)), daemon=True).start()
     worker.attempt(start.setup, start.arguments)
     worker.serve()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -16,8 +17,9 @@ import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
-from kitchen.errors import BackendError, ConfigError, SessionLost
+from kitchen.errors import BackendError, ConfigError, RunFailed, SessionLost
 from kitchen.types import Adam, Datum, Floats, Lora
+from tests.support.device_faults import exhaust_memory_in_sums
 from tests.support.one_model import OneModel
 from tests.support.peft_sessions import trained
 from tests.support.polling import wait_until
@@ -70,11 +72,47 @@ def assert_lost(process: int, call: Callable[[], object]) -> None:
 
 
 def test_a_process_killed_in_forward_backward(session: PeftSession, weighted: list[Datum]) -> None:
-    process = process_of(session)
+    process, sampler = process_of(session), session.snapshot().result()
     future = session.forward_backward(weighted, KillingLoss(process))
     assert_lost(process, future.result)
+    scores = [sampler.logprobs(np.arange(5, 9)) for _ in range(3)]
+    for score in scores:  # none of one batch is served, whichever device it belongs to
+        assert_lost(process, score.result)
+    sampler.close()
     with pytest.raises(SessionLost, match="an earlier one failed"):
         session.optim_step(Adam(0.01)).result()
+
+
+class Failing:
+    def __call__(self, data: Sequence[Datum], logprobs: Sequence[Floats]) -> Any:
+        raise ValueError("no such reward")
+
+
+def test_processes_end_with_a_client_whose_loss_failed(folder: Path, weighted: list[Datum]) -> None:
+    client = PeftTraining(
+        OneModel(folder), FakeBlobs(), device="cpu", dtype="float32", threads=2, devices=2
+    )
+    session: Any = client.open("tiny", Lora(rank=4, seed=1))
+    process = process_of(session)
+    with pytest.raises(ValueError, match="no such reward"):
+        session.forward_backward(weighted, Failing()).result()
+    session.close()
+    del client, session
+    wait_until(lambda: gc.collect() >= 0 and not _is_running(process))
+
+
+def test_a_device_that_fails_before_a_sum_ends_the_step(
+    session: PeftSession, weighted: list[Datum]
+) -> None:
+    trained(session, weighted)
+    session.submit(exhaust_memory_in_sums).result()
+    session.forward_backward(weighted).result()
+    with pytest.raises(
+        BackendError, match=r"device 1: out of memory.*training\.checkpointing=true"
+    ):
+        session.optim_step(Adam(0.01)).result()
+    with pytest.raises(RunFailed, match="an earlier one failed: device 1: out of memory"):
+        session.forward(weighted).result()
 
 
 @pytest.mark.slow
@@ -124,20 +162,24 @@ sys.stdin.read()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_processes_end_with_their_starter(folder: Path, number: signal.Signals) -> None:
+def test_processes_end_with_their_starter(
+    folder: Path, number: signal.Signals, tmp_path: Path
+) -> None:
     starter = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)},
     )
     assert starter.stdout is not None
     assert starter.stderr is not None
     process = int(starter.stdout.readline())
+    assert list(tmp_path.glob("kitchen-devices-*"))
     starter.send_signal(number)
     starter.wait()
     wait_until(lambda: not _is_running(process))
+    assert not list(tmp_path.glob("kitchen-devices-*"))
     assert starter.stderr.read().count(b"Traceback") == (1 if number == signal.SIGINT else 0)
 
 
@@ -157,7 +199,11 @@ def _is_running(process: int) -> bool:
         ({"devices": "both"}, ConfigError, "devices is 'both'"),
         ({"devices": 2, "device": "cuda:1"}, ConfigError, "'cuda:1', which names one device"),
         ({"devices": 2, "device": "mps"}, ConfigError, "which names one device"),
-        ({"devices": 3, "device": "cpu", "threads": 2}, BackendError, "CPU threads .* there are 2"),
+        (
+            {"devices": 3, "device": "cpu", "threads": 2},
+            BackendError,
+            "set training.threads=3, or .*devices=2",
+        ),
     ],
 )
 def test_devices_that_cannot_be_used(
