@@ -57,7 +57,8 @@ class Machine:
         on_cpu = self.device.type == "cpu"
         if on_cpu and self.devices > 1:
             self.threads = max(self.threads // self.devices, 1)  # of each process
-        self.lanes = Lanes(min(MAX_LANES, self.threads) if on_cpu else 1, self.threads)
+        lanes = min(MAX_LANES, self.threads) if on_cpu else 1
+        self.lanes = Lanes(lanes, self.threads, self.device)
         self._bases: weakref.WeakValueDictionary[str, BaseModel] = weakref.WeakValueDictionary()
         if on_cpu:
             _retain_freed_memory()

@@ -223,8 +223,8 @@ OtherMachine = Annotated[
     bool,
     typer.Option(
         "--other-machine",
-        help="Resume even if the processor, device, number of threads, versions or the address of "
-        "a server of models differ; results may then differ in the last bits.",
+        help="Resume even if the processor, device, number of devices or threads, versions or the "
+        "address of a server of models differ; results may then differ in the last bits.",
     ),
 ]
 

@@ -135,7 +135,16 @@ def validated_setting(
     try:
         return TypeAdapter(known[name]).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{port}.{name}={value}: {error.errors()[0]['msg']}") from error
+        raise ConfigError(f"{port}.{name}={value}: {_expectation(error)}") from error
+
+
+def _expectation(error: ValidationError) -> str:
+    """Return the message of an error, which names all members of a union."""
+    first, *others = [detail["msg"] for detail in error.errors()]
+    if not others:
+        return first
+    expected = [message.removeprefix("Input should be ") for message in others]
+    return " or ".join([first.partition(",")[0], *expected])
 
 
 def required_ports(cls: Any) -> Mapping[str, str]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
+
+import torch
 
 from adapters.peft.runtime.threads import TaskThread, all_cores_thread
 from adapters.peft.runtime.worker import current_worker, working_for, yield_turn
@@ -22,9 +25,10 @@ class Lanes:
     torch's intra-op threads wait for each other after every operation.
     """
 
-    def __init__(self, count: int, threads: int) -> None:
-        """`threads`: torch threads of all lanes together."""
+    def __init__(self, count: int, threads: int, device: torch.device | None = None) -> None:
+        """`threads`: torch threads of all lanes together; `device`: where they launch kernels."""
         self.count, self._threads, self._lanes = count, threads, list[TaskThread]()
+        self._device = device
         for number in range(count if count > 1 else 0):
             share = max(threads // count + (number < threads % count), 1)
             self._lanes.append(TaskThread(f"lane {number}", share))
@@ -32,11 +36,11 @@ class Lanes:
 
     def single(self) -> Lanes:
         """Return one lane with all threads, for work that cannot be done in parallel."""
-        return Lanes(1, self._threads)
+        return Lanes(1, self._threads, self._device)
 
     def run(self, work: Callable[[], R]) -> R:
         """Run one task with all threads."""
-        return all_cores_thread(self._threads).submit(_bind_worker(work)).result()
+        return all_cores_thread(self._threads).submit(self._bind(work)).result()
 
     def map(self, work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
         """Return `work(lane, item)` of all items, in their order.
@@ -51,7 +55,7 @@ class Lanes:
             return [work(lane, item) for item in items[lane :: self.count]]
 
         futures = [
-            thread.submit(_bind_worker(partial(run_lane, number)))
+            thread.submit(self._bind(partial(run_lane, number)))
             for number, thread in enumerate(self._lanes[: len(items)])
         ]
         errors = [error for future in futures if (error := future.exception()) is not None]
@@ -74,13 +78,15 @@ class Lanes:
             results += self.map(work, items[first : first + size])
         return results
 
+    def _bind(self, work: Callable[[], R]) -> Callable[[], R]:
+        """Let work compute on this device, and stop when the worker of this thread is closed."""
+        worker: threading.Thread = current_worker()
+        device = self._device
 
-def _bind_worker(work: Callable[[], R]) -> Callable[[], R]:
-    """Let work stop when the worker that this thread works for is closed."""
-    worker: threading.Thread = current_worker()
+        def bound() -> R:
+            # Triton launches on the current device, which is cuda:0 in a new thread
+            is_numbered = device is not None and device.type == "cuda" and device.index is not None
+            with working_for(worker), torch.cuda.device(device) if is_numbered else nullcontext():
+                return work()
 
-    def bound() -> R:
-        with working_for(worker):
-            return work()
-
-    return bound
+        return bound

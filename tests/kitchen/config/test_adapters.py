@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from adapters.local.hub import LocalHub
-from kitchen.config.adapters import Kitchen, adapter_class, required_ports
+from kitchen.config.adapters import Kitchen, adapter_class, required_ports, validated_setting
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports import DatasetStore, HubClient
 
@@ -67,3 +68,10 @@ def test_adapter_wraps_the_one_that_it_names(
 def test_adapter_cannot_wrap_itself() -> None:
     with pytest.raises(ConfigError, match="must name that one"):
         Kitchen.named({"training": "fake", "datasets": f"{__name__}:Itself"})
+
+
+@pytest.mark.parametrize("value", ["two", "al"])
+def test_invalid_setting_names_all_types(value: str) -> None:
+    known = {"devices": int | Literal["all"]}
+    with pytest.raises(ConfigError, match=f"devices={value}: .* a valid integer or 'all'"):
+        validated_setting("training", "peft", known, "devices", value)
