@@ -34,7 +34,7 @@ def test_a_session_that_runs_out_of_memory(opened: Callable[..., PeftSession]) -
 
 
 def test_another_device_that_runs_out_of_memory(opened: Callable[..., PeftSession]) -> None:
-    session = opened(Lora(rank=4, seed=3), threads=2, devices=2)
+    session = opened(Lora(rank=4, seed=3), device="cpu", threads=2, devices=2)
 
     def on_others(trainer: Any) -> None:
         trainer.group.run(exhaust, lambda rank: (), lambda: None)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 pytest.importorskip("torch")
 
 Opened = Callable[..., "PeftSession"]
-ONE: Mapping[str, Any] = {"threads": 2}
-TWO: Mapping[str, Any] = {"threads": 2, "devices": 2}
+ONE: Mapping[str, Any] = {"device": "cpu", "threads": 2}
+TWO: Mapping[str, Any] = {"device": "cpu", "threads": 2, "devices": 2}
 PROMPTS = [np.arange(5, 5 + length) for length in (3, 30, 7, 12, 3)]
 
 
@@ -109,7 +109,7 @@ def test_streamed_tokens_arrive_beside_a_batch(opened: Opened) -> None:
 
 @pytest.mark.slow
 def test_a_process_killed_while_it_samples(folder: Path) -> None:
-    client = PeftTraining(OneModel(folder), FakeBlobs(), device="cpu", dtype="float32", **TWO)
+    client = PeftTraining(OneModel(folder), FakeBlobs(), dtype="float32", **TWO)
     session: Any = client.open("tiny", Lora(rank=4, seed=3))
     [process] = session.submit(lambda trainer: trainer.group.processes).result()
     sampler: Any = session.snapshot().result()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 pytest.importorskip("torch")
 
 Opened = Callable[..., "PeftSession"]
-TWO: Mapping[str, Any] = {"threads": 2, "devices": 2}
-ONE: Mapping[str, Any] = {"threads": 2}
+TWO: Mapping[str, Any] = {"device": "cpu", "threads": 2, "devices": 2}
+ONE: Mapping[str, Any] = {"device": "cpu", "threads": 2}
 
 
 class Squared:
