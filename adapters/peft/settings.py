@@ -91,9 +91,10 @@ class Settings:
             )
         missing = [name for name in QUANTIZATION_PACKAGES if find_spec(name) is None]
         if missing:
+            verb = "is" if len(missing) == 1 else "are"
             raise BackendError(
                 f"training.quantization={self.quantization} needs {' and '.join(missing)}, "
-                "which is not installed: pip install 'crucible-kitchen[4bit]', or set "
+                f"which {verb} not installed: pip install 'crucible-kitchen[4bit]', or set "
                 "training.quantization=none"
             )
 

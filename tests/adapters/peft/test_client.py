@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
@@ -29,6 +29,7 @@ from adapters.peft.runtime.cpu import assume_cpu_flags, describe_cpu
 from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.runtime.threads import default_threads
 from adapters.peft.runtime.worker import COMPUTE_LOCK, FairLock, Worker, raise_if_closed, yield_turn
+from adapters.peft.settings import Settings
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
@@ -151,6 +152,22 @@ def test_missing_quantization_names_its_extra(client: Callable[..., PeftTraining
         training.find("tiny")
     with pytest.raises(BackendError, match=r"set training\.device=cpu"):
         client(quantization="4bit", device="mps").find("tiny")
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        (("bitsandbytes",), "needs bitsandbytes, which is not installed"),
+        (("bitsandbytes", "accelerate"), "needs bitsandbytes and accelerate, which are not"),
+    ],
+)
+def test_all_missing_packages_are_named(
+    monkeypatch: pytest.MonkeyPatch, missing: Sequence[str], expected: str
+) -> None:
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)  # as if it was not installed
+    with pytest.raises(BackendError, match=expected):
+        Settings(quantization="4bit").check_device()
 
 
 def test_facts_describe_model_and_machine(opened: Callable[..., Any]) -> None:
