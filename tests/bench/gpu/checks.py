@@ -13,12 +13,25 @@ from typing import Any
 from tests.bench.gpu.workspace import Workspace
 
 LAWS = "tests/contracts/test_peft.py"
+# the laws in float32 and bfloat16, and with a 4-bit base where bitsandbytes is installed
+ON_CUDA = ("TestCuda", "TestCudaBfloat16", "TestCudaFourBit")
+# their sessions and tensors are on the device of KITCHEN_TEST_DEVICE, or on CUDA
 ENGINE = (
-    "tests/adapters/peft/batching",
-    "tests/adapters/peft/sampling",
-    "tests/adapters/peft/model/test_layers.py",
+    "tests/adapters/peft/batching/test_micro_batch.py",
+    "tests/adapters/peft/batching/test_shared_prefixes.py",
+    "tests/adapters/peft/model/test_layer_kernels.py",
+    "tests/adapters/peft/model/test_triton_elementwise.py",
+    "tests/adapters/peft/model/test_triton_logits.py",
+    "tests/adapters/peft/model/test_varlen_attention.py",
+    "tests/adapters/peft/sampling/paged/test_paged_body.py",
+    "tests/adapters/peft/sampling/paged/test_triton_kernels.py",
+    "tests/adapters/peft/sampling/test_conversation_cache.py",
+    "tests/adapters/peft/sampling/test_sampler.py",
+    "tests/adapters/peft/sampling/test_scheduler.py",
     "tests/adapters/peft/test_checkpoints.py",
+    "tests/adapters/peft/test_on_cuda.py",
 )
+SELECTED = ("-m", "slow or not slow", *(f"{LAWS}::{name}" for name in ON_CUDA), *ENGINE)
 DRY = ("-k", "TestFloat32 and (scores_the_same_in_any_batch or learning_rate_zero)")
 WORKERS = 8
 MARKS = {"passed": ".", "failed": "F", "errors": "E", "skipped": "s"}
@@ -52,9 +65,7 @@ def _selected(workspace: Workspace) -> Sequence[str]:
     if workspace.dry:
         return (*DRY, LAWS)
     parallel = ["-n", str(WORKERS)] if find_spec("xdist") else []
-    # the laws in float32 and bfloat16, and with a 4-bit base where bitsandbytes is installed
-    laws = ["-m", "slow or not slow", "-k", "not TestFloat32 and not TestBfloat16"]
-    return (*parallel, *laws, LAWS, *ENGINE)
+    return (*parallel, *SELECTED)
 
 
 def _counts(lines: Sequence[str]) -> dict[str, int]:

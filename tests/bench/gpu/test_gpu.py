@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from tests.bench.gpu.__main__ import ROOT, finished_rows, models_of, run_row
+from tests.bench.gpu.checks import ENGINE, SELECTED
 from tests.bench.gpu.decoding import bytes_read
 from tests.bench.gpu.rows import ROWS
 from tests.bench.sft import Packs
@@ -34,6 +36,30 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
 def write(path: Path, *records: dict[str, str]) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
+
+
+class Collected:
+    """A pytest plugin that keeps the collected tests."""
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.items = session.items
+
+
+def test_checks_are_few_and_on_the_device() -> None:
+    collected = Collected()
+    options = ["--collect-only", "-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
+    selected = [str(ROOT / word) if "/" in word else word for word in SELECTED]
+    assert pytest.main([*options, *selected], plugins=[collected]) == 0
+    laws = [item for item in collected.items if item.path.name == "test_peft.py"]
+    assert {item.cls.device for item in laws if isinstance(item, pytest.Function)} == {"cuda"}
+    assert len(laws) > 300
+    assert 500 < len(collected.items) < 700  # more on CUDA: 53 s for 825 on an H200
+
+
+@pytest.mark.parametrize("file", ENGINE)
+def test_checked_files_use_the_device(file: str) -> None:
+    text = (ROOT / file).read_text()
+    assert re.search(r"DEVICE|is_available|opened: |client: |session: |sampler: ", text)
 
 
 def test_rows_of_this_commit_and_device_are_finished(tmp_path: Path) -> None:
