@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
+from adapters.peft.settings import QUANTIZATION_PACKAGES
 from tests.bench.agreement import AgreementCheck, losses_and_gradients
 from tests.bench.benchmark import Benchmark, run_benchmark
 from tests.bench.dpo import DEFAULT_LOSS, KitchenDpo, TrlDpo
@@ -47,8 +48,11 @@ def sft_8b(workspace: Workspace) -> Record:
 
 
 def sft_8b_4bit(workspace: Workspace) -> Record:
-    if not find_spec("bitsandbytes"):
-        raise NotMeasured("4-bit bases need the package bitsandbytes")
+    if missing := [name for name in QUANTIZATION_PACKAGES if not find_spec(name)]:
+        raise NotMeasured(
+            f"4-bit bases need {' and '.join(QUANTIZATION_PACKAGES)}; not installed: "
+            f"{', '.join(missing)}"
+        )
     setup = replace(workspace.setup("8b"), quantization="4bit")
     benchmark = _sft_packs(workspace, setup, "sft_8b_4bit", Target(1.3, 2.0))
     return summary(_measure(workspace, setup, replace(benchmark, rivals=benchmark.rivals[:1])))

@@ -10,6 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
+from zipfile import ZipFile
 
 import pytest
 
@@ -19,6 +20,7 @@ pytest.importorskip("peft")
 from tests.bench.gpu.__main__ import ROOT, finished_rows, models_of, run_row
 from tests.bench.gpu.checks import ENGINE, SELECTED
 from tests.bench.gpu.decoding import bytes_read
+from tests.bench.gpu.packages import FASTER, LIST, NEEDED, ON_CUDA, needed_packages
 from tests.bench.gpu.rows import ROWS
 from tests.bench.sft import Packs
 from tests.bench.turns import Setup
@@ -96,7 +98,7 @@ def test_only_the_models_of_the_rows_are_written() -> None:
 @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
 def test_a_row_that_is_not_supported_says_why(tmp_path: Path) -> None:
     record = run_row("sft_8b_4bit", tmp_path, tmp_path, monotonic() + 600)
-    assert "bitsandbytes" in record["not_measured"]
+    assert record["not_measured"].endswith("not installed: bitsandbytes")
     assert "error" not in record
 
 
@@ -119,6 +121,56 @@ def test_weights_and_active_keys_are_read_once_a_token(setup: Setup) -> None:
     keys = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head_dim, float32
     assert bytes_read(setup, 10, [1]) == 0
     assert bytes_read(setup, 10, [2, 3]) == 2 * weights + (2 * 11 + 12) * keys
+
+
+def test_all_packages_are_listed() -> None:
+    pytest.importorskip("trl")
+    lines = [line for line in (ROOT / LIST).read_text().splitlines() if not line.startswith("#")]
+    listed = {line.partition("==")[0] for line in lines}
+    assert listed == needed_packages((*NEEDED, *ON_CUDA, *FASTER)) - {"torch", "triton"}
+    constraints = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
+    elsewhere = {line for line in lines if line not in constraints}
+    assert {line.partition("==")[0] for line in elsewhere} <= {"liger-kernel", "ruamel-yaml"}
+
+
+def test_missing_packages_are_named(tmp_path: Path) -> None:
+    wheel = tmp_path / "given-1.0-py3-none-any.whl"
+    with ZipFile(wheel, "w") as archive:
+        metadata = "Metadata-Version: 2.1\nName: given\nVersion: 1.0\n"
+        needs = "Requires-Dist: lacking>=2\nRequires-Dist: other; extra == 'more'\n"
+        archive.writestr("given-1.0.dist-info/METADATA", metadata + needs)
+    program = "from tests.bench.gpu.packages import *; print(missing_packages(['given', 'numpy']))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": f"{wheel}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "['lacking']\n"
+
+
+def planned_calls(seconds: float) -> list[list[str]]:
+    """Return the rows of each call if every row takes the time that it needs."""
+    calls, due = list[list[str]](), dict(ROWS)
+    while due:
+        left, call = seconds, list[str]()
+        for name, row in due.items():
+            if row.needed <= left:
+                call.append(name)
+                left -= row.needed
+        calls.append(call)
+        due = {name: row for name, row in due.items() if name not in call}
+    return calls
+
+
+def test_the_calls_of_the_docs_are_those_of_the_rows() -> None:
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    for number, call in enumerate(planned_calls(510), 1):
+        names = ", ".join(f"`{name}`" for name in call)
+        seconds = sum(ROWS[name].needed for name in call)
+        assert f"| {number} | {names} | {seconds:.0f} |" in page
+    assert f"| {number + 1} | " not in page.partition("### All GPU benchmarks")[2]
 
 
 @pytest.mark.slow
