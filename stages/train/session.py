@@ -33,7 +33,7 @@ from kitchen.types import (
     Trainable,
 )
 from stages.train.early_stopping import EarlyStopper
-from stages.train.suggested_lr import TrainedModel
+from stages.train.suggested_lr import TrainedModel, plain_alpha
 
 C = TypeVar("C", bound=Checkpoint)
 
@@ -80,13 +80,13 @@ class OpenSession(Stage):
     ) -> tuple[Tokenizer, TrainedModel, Table]:
         initial = self._initial_weights(client, blobs)
         model, trainable = initial.weights.model, initial.trainable
-        alpha, has_lora = None, isinstance(trainable, Lora)
+        alpha, has_lora, is_rslora = None, isinstance(trainable, Lora), False
         if isinstance(trainable, Lora) and "lora_alpha" in client.capabilities:
-            alpha = trainable.alpha
+            alpha, is_rslora = plain_alpha(trainable), trainable.kind == "rslora"
         tokenizer = models.tokenizer(model)
         notes = [("note", note) for note in rendering_notes(initial.weights)]
         table = model_table(model, tokenizer, [*models.notes(model, trainable), *notes])
-        trained = TrainedModel(model, models.hidden_size(model), alpha, has_lora)
+        trained = TrainedModel(model, models.hidden_size(model), alpha, has_lora, is_rslora)
         return tokenizer, trained, table
 
     def _initial_weights(

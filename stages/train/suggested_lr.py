@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from kitchen.artifacts.weights import parse_weights_name
-from kitchen.types import Table
+from kitchen.types import Lora, Table
 from stages.train.schedules import PlannedSteps, Schedule, unreached_peak
 
 EXPONENTS: Mapping[str, float] = MappingProxyType({"Llama": 0.781, "Qwen": 0.0775})
@@ -25,8 +26,16 @@ class TrainedModel:
 
     model: str
     hidden_size: int | None  # None if not known
-    alpha: float | None  # LoRA alpha; None for the backend's default
+    alpha: float | None  # of plain LoRA with the same scale; None for the backend's default
     has_lora: bool = True  # False: all weights are trained
+    is_rslora: bool = False
+
+
+def plain_alpha(lora: Lora) -> float | None:
+    """Return the alpha of plain LoRA of the same rank and scale; None for the backend's default."""
+    if lora.alpha is None or lora.kind != "rslora":
+        return lora.alpha
+    return lora.alpha * math.sqrt(lora.rank)
 
 
 def suggested_lr(family: str, hidden_size: int) -> float:
@@ -78,7 +87,8 @@ def _suggestion(model: TrainedModel) -> Sequence[tuple[str, str, str]]:
         return _suggestion_for_all_weights(family, model.hidden_size)
     if family is None or model.hidden_size is None:
         return ()
-    note = "" if model.alpha in (None, FITTED_ALPHA) else f"; here alpha is {model.alpha:g}"
+    here = "this rsLoRA has the scale of alpha" if model.is_rslora else "here alpha is"
+    note = "" if model.alpha in (None, FITTED_ALPHA) else f"; {here} {model.alpha:g}"
     basis = (
         f"5e-5 · 10 · (2000 / {model.hidden_size})^{EXPONENTS[family]:g}, fitted on {family} with "
         f"LoRA of alpha {FITTED_ALPHA:g}{note}"
