@@ -110,6 +110,7 @@ def test_fake_runs_resume_after_many_kills(
         ("sl_basic", 0),
         ("sl_basic", 1),
         ("sl_basic", 3),
+        ("sl_basic_full", 1),
         ("chat_sl", 1),
         ("dpo", 1),
         ("dpo_simpo", 1),

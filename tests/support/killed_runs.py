@@ -71,6 +71,10 @@ PLAY = {
 KL_PENALTY = {"kl_penalty": 0.1, "reference": "teacher"}  # by which it learns without any reward
 RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}),
+    "sl_basic_full": (
+        SlBasic,
+        {**EPOCHS, "dataset": "chats", "train": "full", "learning_rate": 1e-3, "lora_rank": 16},
+    ),
     "sl_basic_texts": (
         SlBasic,
         {**EPOCHS, "dataset": "texts", "rendering": {"max_tokens": 40, "overlong": "split"}},
