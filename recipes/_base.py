@@ -119,7 +119,7 @@ class TrainingRecipe(Recipe):
         rate = fields["learning_rate"].default
         if fields["train"].default == "lora" and "learning_rate" not in self.model_fields_set:
             raise ConfigError(
-                f"train=full needs a learning rate of its own: the default, {rate:g}, is for LoRA, "
+                f"train=full needs another learning rate: the default, {rate:g}, is for LoRA, "
                 f"and for all weights a tenth is usual; set learning_rate={rate / LORA_FACTOR:g}"
             )
         return self

@@ -35,7 +35,7 @@ _IMPLEMENTATIONS = {
 class BaseModel:
     """The weights of a base model, shared by all sessions and samplers that use it.
 
-    A session that trains all weights has one of its own.
+    A session that trains all weights has a separate one.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from adapters.peft.model.trained_weights import TrainedWeights
-from kitchen.errors import BackendError, ConfigError
+from kitchen.errors import BackendError
 
 
 class FullModel(TrainedWeights):
@@ -20,6 +20,8 @@ class FullModel(TrainedWeights):
     master copies, and the model computes with the rounded weights (Micikevicius et al., 2018,
     arXiv:1710.03740).
     """
+
+    needed_to_load = "the model that was saved"
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         """Raises BackendError for a model whose weights are quantised."""
@@ -58,26 +60,6 @@ class FullModel(TrainedWeights):
         with torch.no_grad():
             for name, master in masters.items():
                 self._weights[name].copy_(master)
-
-    def load(self, tensors: Mapping[str, torch.Tensor], source: str) -> None:
-        """Load weights in any precision, as exact as the optimiser updates them."""
-        self._copy(tensors, source)
-        self.write_to_model()
-
-    def _copy(self, tensors: Mapping[str, torch.Tensor], source: str) -> None:
-        """Check all names and shapes before any weight is changed."""
-        parameters = self._masters
-        expected = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
-        saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        for name in sorted(expected.keys() | saved.keys()):
-            if expected.get(name) != saved.get(name):
-                raise ConfigError(
-                    f"{source}: {name} has shape {saved.get(name)}, but this session expects "
-                    f"{expected.get(name)}; open the session with the model that was saved"
-                )
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(tensors[name])
 
 
 def _used_parameters(model: Any) -> dict[str, nn.Parameter]:

@@ -14,7 +14,7 @@ from adapters.peft.adapter_folder import CHECK_BASE
 from adapters.peft.model.dora import DoraLinear
 from adapters.peft.model.lora_linear import LoraLinear
 from adapters.peft.model.trained_weights import TrainedWeights
-from kitchen.errors import BackendError, ConfigError
+from kitchen.errors import BackendError
 from kitchen.types import DEFAULT_ALPHA, Lora
 
 PREFIX = "base_model.model."  # PEFT puts this before the name of each layer
@@ -26,6 +26,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 class LoraAdapter(TrainedWeights):
     """All LoRA layers of a model, inserted into its modules."""
+
+    needed_to_load = "the model, rank and layers that were saved"
 
     def __init__(
         self, model: Any, lora: Lora, dtype: torch.dtype, paths: Sequence[str] = ()
@@ -83,22 +85,6 @@ class LoraAdapter(TrainedWeights):
         self.load(tensors, source)
         for layer in self.layers.values():
             layer.freeze(dtype)
-
-    def load(self, tensors: Tensors, source: str) -> None:
-        """Load weights; raises ConfigError if their layers or shapes differ from the adapter's."""
-        parameters = self.named_parameters()
-        expected = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
-        saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        for name in sorted(expected.keys() | saved.keys()):
-            if expected.get(name) != saved.get(name):
-                raise ConfigError(
-                    f"{source}: {name} has shape {saved.get(name)}, but this session expects "
-                    f"{expected.get(name)}; open the session with the model, rank and layers that "
-                    "were saved"
-                )
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(tensors[name])
 
 
 def lora_scale(lora: Lora) -> float:

@@ -73,7 +73,7 @@ class Trainer:
         checkpointing: bool = False,
         initial: AdapterFolder | None = None,
     ) -> None:
-        """Set up new LoRA weights or the `initial` ones, or the weights of a base of its own.
+        """Set up new LoRA weights or the `initial` ones, or the weights of a separate base.
 
         `budget` is the number of tokens in a micro-batch.
         """

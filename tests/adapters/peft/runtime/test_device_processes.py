@@ -32,7 +32,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def training(folder: Path) -> PeftTraining:
-    """A client of its own, whose processes are killed; each next session starts new ones."""
+    """A separate client, whose processes are killed; each next session starts new ones."""
     return PeftTraining(
         OneModel(folder), FakeBlobs(), device="cpu", dtype="float32", threads=2, devices=2
     )
