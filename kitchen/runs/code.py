@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kitchen.errors import ResumeError, is_user_file
+from kitchen.errors import ConfigError, ResumeError, is_user_file
 from kitchen.recipe import field_values
 from kitchen.stage import Stage
 from kitchen.workflow import Step, walk
@@ -97,9 +97,18 @@ def _is_user_code(module: ModuleType) -> bool:
 
 
 def _digest(module: ModuleType) -> str:
-    """Return the digest of a module's syntax tree, as it is on disk now."""
+    """Return the digest of a module's syntax tree, as it is on disk now.
+
+    Raises ConfigError if the file cannot be read.
+    """
     file = Path(str(module.__file__))
-    return _file_digest(file, file.stat().st_mtime_ns)
+    try:
+        return _file_digest(file, file.stat().st_mtime_ns)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {file}, the source of module {module.__name__!r}: {error.strerror}; "
+            "restore the file: a resumed run compares its code with that of the start"
+        ) from error
 
 
 @lru_cache(maxsize=1024)

@@ -41,7 +41,7 @@ def raft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letters: None) -> Iter
     (tmp_path / "raft.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("raft").Raft
-    monkeypatch.delitem(sys.modules, "raft")
+    del sys.modules["raft"]  # not by monkeypatch, which would put it back
 
 
 def adapters(blobs: FakeBlobs) -> dict[str, Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from kitchen.errors import ConfigError
+from kitchen.runs.code import code_digests
 from tests.support.commands import kitchen
 
 REWARD = "def reward(answer: str) -> float:\n    return len(answer) / 10\n"
@@ -103,3 +107,16 @@ def test_reward_by_name_is_code_of_the_run(tmp_path: Path) -> None:
     assert "the code of scores has changed" in refused.stderr
     resumed = kitchen(tmp_path, "resume", "dish", "--trust", "--other-code")
     assert resumed.returncode == 0, resumed.stderr
+
+
+def test_a_deleted_source_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "gone.py"
+    source.write_text(RECIPE.replace("from mine.paying import Pay", "Pay = Stage"))
+    monkeypatch.syspath_prepend(tmp_path)
+    workflow = importlib.import_module("gone").Paying().workflow()
+    source.unlink()
+    try:
+        with pytest.raises(ConfigError, match=r"cannot read \S+gone\.py, the source of .*'gone'"):
+            code_digests("gone:Paying", workflow)
+    finally:
+        del sys.modules["gone"]
