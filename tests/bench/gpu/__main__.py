@@ -56,6 +56,7 @@ def main() -> int:
         temporary = tempfile.TemporaryDirectory(prefix="kitchen-gpu-", dir=_models_folder())
         folder = stack.enter_context(temporary)
         out = Path(os.environ.get("OUT") or folder)
+        out.mkdir(parents=True, exist_ok=True)
         files = [path for path in (results, out / "gpu.jsonl") if path.name]
         records = finished_rows(files, facts)
         due = [name for name in names if name not in records]

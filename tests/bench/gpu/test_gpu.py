@@ -183,7 +183,7 @@ def test_a_dry_run_measures_its_rows(tmp_path: Path) -> None:
         "KITCHEN_GPU_DRY": "1",
         "KITCHEN_GPU_SECONDS": "1700",
         "KITCHEN_GPU_WHEELS": str(tmp_path),
-        "OUT": str(tmp_path),
+        "OUT": str(tmp_path / "out"),  # created by the script
     }
     done = subprocess.run(
         [ROOT / "tests/bench/gpu.sh", *rows],
@@ -193,7 +193,7 @@ def test_a_dry_run_measures_its_rows(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    records = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "out/gpu.jsonl").read_text().splitlines()]
     assert [record["row"] for record in records] == rows
     dpo, decoding, full = records
     assert dpo["sound"]
