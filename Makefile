@@ -1,4 +1,4 @@
-# `make run` cooks the main recipe, `make test` checks everything; both make .venv first if it is missing.
+# `make run` runs the main recipe, `make test` checks everything; both create .venv first if it is missing.
 # python caches byte code, even where the environment forbids it: each command of a test imports much
 export PYTHONDONTWRITEBYTECODE :=
 
