@@ -37,6 +37,13 @@ class TokenizerLaws(TrainingSubject):
             assert ids.ndim == 1
             assert 0 <= ids.min() <= ids.max() < tokenizer.vocabulary
 
+    def test_limits_of_the_model_cover_the_tokens_of_a_text(self, session: TrainingSession) -> None:
+        tokenizer = session.tokenizer()
+        ids = tokenizer.encode("two eggs, beaten")
+        known, context = tokenizer.model_vocabulary, tokenizer.context_length
+        assert known is None or int(ids.max()) < known
+        assert context is None or len(ids) < context
+
     def test_tools_are_rendered_where_the_template_has_a_place(
         self, session: TrainingSession
     ) -> None:
@@ -68,6 +75,15 @@ class TokenizerLaws(TrainingSubject):
             answer = whole[len(prompt) :]
             assert tokenizer.decode(np.array(answer)).strip() == CHAT[turn]["content"]
             assert set(answer) & set(tokenizer.stop_ids)
+
+    def test_a_variable_that_the_template_does_not_read_is_refused(
+        self, session: TrainingSession
+    ) -> None:
+        tokenizer = session.tokenizer()
+        if not tokenizer.chat:
+            pytest.skip("the model has no chat template")
+        with pytest.raises(DataError, match="number_of_eggs"):
+            tokenizer.render(CHAT[:1], chat_template_kwargs={"number_of_eggs": 2})
 
     def test_the_text_of_a_conversation_begins_with_its_prompts(
         self, session: TrainingSession

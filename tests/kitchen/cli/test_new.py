@@ -11,10 +11,23 @@ import pytest
 from typer.testing import Result
 
 from kitchen.config.adapters import PORTS
+from kitchen.ports import Sampler, Tokenizer, TrainingSession
 from tests.support.commands import invoke, shell, shell_output
 
 # numbered steps of each skeleton
-METHODS = {"training": 25, "sampling": 2, "datasets": 9, "hub": 7, "blobs": 5}
+METHODS = {"training": 29, "sampling": 2, "datasets": 9, "hub": 7, "blobs": 5}
+PARTS = {TrainingSession: "Session", Tokenizer: "Tokenizer", Sampler: "Sampler"}
+TYPED_PARTS = """from kitchen.ports import Sampler, Tokenizer, TrainingSession
+from adapters.training_of_mine import (
+    TrainingOfMineTrainingSampler,
+    TrainingOfMineTrainingSession,
+    TrainingOfMineTrainingTokenizer,
+)
+
+session: TrainingSession = TrainingOfMineTrainingSession()
+tokenizer: Tokenizer = TrainingOfMineTrainingTokenizer()
+sampler: Sampler = TrainingOfMineTrainingSampler()
+"""
 ADAPTERS = [f"adapter it --port {port}" for port in METHODS]
 BLOBS = {
     "list": "return sorted(name for name in list(self.data) if name.startswith(prefix))",
@@ -99,6 +112,7 @@ def test_new_files_are_typed_strictly(tmp_path: Path) -> None:
     adapters = [f"adapter {port}_of_mine --port {port}" for port in METHODS]
     for what in ["recipe soup", "stage stir", *adapters]:
         written(tmp_path, what)
+    (tmp_path / "parts.py").write_text(TYPED_PARTS)
     command = "mypy --strict --explicit-package-bases ."
     assert "Success" in shell_output(tmp_path, command, timeout=600)
 
@@ -171,9 +185,21 @@ def test_a_skeleton_has_every_method_of_its_port(tmp_path: Path) -> None:
     for port, protocol in PORTS.items():
         written(tmp_path, f"adapter my_{port} --port {port}")
         text = (tmp_path / f"adapters/my_{port}.py").read_text()
-        methods = [name for name in vars(protocol) if not name.startswith("_")]
-        assert methods
-        assert not [method for method in methods if f"    def {method}(" not in text]
+        assert_defines(text, protocol)
+
+
+@pytest.mark.parametrize("port", PARTS)
+def test_a_training_skeleton_has_every_part(tmp_path: Path, port: type) -> None:
+    written(tmp_path, "adapter it --port training")
+    text = (tmp_path / "adapters/it.py").read_text()
+    part = text.partition(f"class ItTraining{PARTS[port]}:\n")[2].partition("\nclass ")[0]
+    assert_defines(part, port)
+
+
+def assert_defines(text: str, port: type) -> None:
+    members = [name for name in dir(port) if not name.startswith("_")]
+    assert members
+    assert not [name for name in members if f"    def {name}(" not in text]
 
 
 @pytest.mark.slow
