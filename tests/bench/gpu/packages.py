@@ -7,18 +7,31 @@ second, and then ends with exit code 2.
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
+ROOT = Path(__file__).parents[3]
 LIST = "tests/bench/gpu/wheels.txt"
 TORCH = "torch"  # whoever has it has what it needs
-KITCHEN = ("filelock", "opentelemetry-api", "pydantic", "rich", "ruamel-yaml", "structlog", "typer")
-NEEDED = (TORCH, *KITCHEN, "gguf", "peft", "pytest", "transformers", "trl")
+UNUSED = {"scipy"}  # only statistics need it
 ON_CUDA = ("bitsandbytes", "liger-kernel", "triton")
 FASTER = ("pytest-xdist",)  # the tests also run without it
+
+
+def _dependencies() -> Iterator[str]:
+    """Yield the names in `dependencies` of pyproject.toml."""
+    for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]:
+        name = re.split(r"[<>=]", line)[0].replace(".", "-")
+        if name not in UNUSED:
+            yield name
+
+
+NEEDED = (TORCH, *_dependencies(), "gguf", "hypothesis", "peft", "pytest", "transformers", "trl")
 
 
 def main(wheels: Path) -> int:

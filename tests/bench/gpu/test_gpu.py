@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
+from collections.abc import Iterable
+from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -18,7 +19,7 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from tests.bench.gpu.__main__ import ROOT, finished_rows, models_of, run_row
-from tests.bench.gpu.checks import ENGINE, SELECTED
+from tests.bench.gpu.checks import SELECTED
 from tests.bench.gpu.decoding import bytes_read
 from tests.bench.gpu.packages import FASTER, LIST, NEEDED, ON_CUDA, needed_packages
 from tests.bench.gpu.rows import ROWS
@@ -56,12 +57,6 @@ def test_checks_are_few_and_on_the_device() -> None:
     assert {item.cls.device for item in laws if isinstance(item, pytest.Function)} == {"cuda"}
     assert len(laws) > 300
     assert 500 < len(collected.items) < 700  # more on CUDA: 53 s for 825 on an H200
-
-
-@pytest.mark.parametrize("file", ENGINE)
-def test_checked_files_use_the_device(file: str) -> None:
-    text = (ROOT / file).read_text()
-    assert re.search(r"DEVICE|is_available|opened: |client: |session: |sampler: ", text)
 
 
 def test_rows_of_this_commit_and_device_are_finished(tmp_path: Path) -> None:
@@ -131,6 +126,36 @@ def test_all_packages_are_listed() -> None:
     constraints = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
     elsewhere = {line for line in lines if line not in constraints}
     assert {line.partition("==")[0] for line in elsewhere} <= {"liger-kernel", "ruamel-yaml"}
+
+
+def link_packages(folder: Path, names: Iterable[str]) -> Path:
+    """Link the files of installed packages in a folder."""
+    for name in names:
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
+            (folder / top).symlink_to(str(found.locate_file(top)))
+    return folder
+
+
+@pytest.mark.slow
+def test_no_other_packages_are_imported(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    of_torch = ("networkx", "setuptools", "sympy")
+    path = link_packages(tmp_path, needed_packages((*NEEDED, *of_torch)))
+    program = """import sys, pytest
+from tests.bench.gpu import __main__, rows
+from trl import DPOTrainer, GRPOTrainer, SFTTrainer
+sys.exit(pytest.main(sys.argv[1:]))"""
+    options = ["--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program, *options, *SELECTED],
+        env={**os.environ, "PYTHONPATH": f"{path}:{ROOT}"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_missing_packages_are_named(tmp_path: Path) -> None:
