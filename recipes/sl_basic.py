@@ -8,7 +8,7 @@ from stages import chat, data, evaluate, train
 
 
 class SlBasic(EpochRecipe):
-    """Cross-entropy on the assistant's tokens: one LoRA, evaluated before and after."""
+    """Cross-entropy on the assistant's tokens, evaluated before and after."""
 
     rendering: chat.RenderDataset = chat.RenderDataset()
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up

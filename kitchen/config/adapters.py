@@ -135,16 +135,23 @@ def validated_setting(
     try:
         return TypeAdapter(known[name]).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{port}.{name}={value}: {_expectation(error)}") from error
+        raise ConfigError(f"{port}.{name}{_type_error(error, value)}") from error
 
 
-def _expectation(error: ValidationError) -> str:
-    """Return the message of an error, which names all members of a union."""
-    first, *others = [detail["msg"] for detail in error.errors()]
-    if not others:
-        return first
+def _type_error(error: ValidationError, value: Any) -> str:
+    """Return `=VALUE: message` for a value, or `[N]=VALUE: message` for an element of a list.
+
+    The message names all members of a union.
+    """
+    details = error.errors(include_url=False)
+    for detail in details:
+        if detail["input"] is not value and detail["loc"]:
+            return f"[{detail['loc'][-1]}]={detail['input']}: {detail['msg']}"
+    if len(details) == 1:
+        return f"={value}: {details[0]['msg']}"
+    first, *others = [detail["msg"].partition(", unable to")[0] for detail in details]
     expected = [message.removeprefix("Input should be ") for message in others]
-    return " or ".join([first.partition(",")[0], *expected])
+    return f"={value}: {' or '.join([first, *expected])}"
 
 
 def required_ports(cls: Any) -> Mapping[str, str]:

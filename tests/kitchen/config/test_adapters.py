@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -75,3 +75,19 @@ def test_invalid_setting_names_all_types(value: str) -> None:
     known = {"devices": int | Literal["all"]}
     with pytest.raises(ConfigError, match=f"devices={value}: .* a valid integer or 'all'"):
         validated_setting("training", "peft", known, "devices", value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (Literal["a", "b"] | int, "x", "it=x: Input should be 'a' or 'b' or a valid integer"),
+        (str | list[str], [1, 2], "it[0]=1: Input should be a valid string"),
+        (list[int], [7, "x"], "it[1]=x: Input should be a valid integer, unable to parse"),
+        (float, "x", "it=x: Input should be a valid number, unable to parse"),
+    ],
+)
+def test_an_invalid_setting_gets_one_message(kind: Any, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validated_setting("training", "peft", {"it": kind}, "it", value)
+    assert str(caught.value).startswith(f"training.{message}")
+    assert str(caught.value).count("Input") == 1
