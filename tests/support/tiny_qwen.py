@@ -74,5 +74,8 @@ def _qwen(folder: Path, name: str, settings: dict[str, Any], extra_rows: int = 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = getattr(library, f"{name}ForCausalLM")(config)
+        for key, weights in model.named_parameters():
+            if key.endswith(("q_norm.weight", "k_norm.weight")):
+                torch.nn.init.uniform_(weights, 0.5, 1.5)
     model.save_pretrained(folder)
     return folder

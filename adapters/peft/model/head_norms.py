@@ -22,6 +22,16 @@ class HeadNorms:
         self._slices = slice(heads), slice(heads, heads + kv_heads)
         self._count = heads + kv_heads
 
+    @property
+    def weights(self) -> torch.Tensor:
+        """The (2, D) weights of the norms of queries and of keys."""
+        return torch.stack([norm.weight for norm in self._norms])
+
+    @property
+    def eps(self) -> float:
+        """The epsilon of both norms."""
+        return self._norms[0].eps
+
     def forward(self, qkv: torch.Tensor) -> torch.Tensor:
         """Normalise (N, heads + 2 · kv_heads, D) in place; return queries and keys before that."""
         before = qkv[:, : self._count].clone()
@@ -47,11 +57,6 @@ def find_head_norms(
     attention: Any, elementwise: Elementwise, heads: int, kv_heads: int
 ) -> HeadNorms | None:
     """Return the norms of an attention module of transformers, if it has any."""
-    if not has_head_norms(attention):
+    if not hasattr(attention, "q_norm"):
         return None
     return HeadNorms(attention, elementwise, heads, kv_heads)
-
-
-def has_head_norms(attention: Any) -> bool:
-    """Return true for an attention module of transformers with norms of queries and keys."""
-    return hasattr(attention, "q_norm")

@@ -100,9 +100,7 @@ class FrozenModel:
             return None
         frozen, head = self._frozen_layers
         device, dtype = head.weight.device, head.weight.dtype
-        layer = frozen.layers[0]
-        has_norms = layer.head_norms is not None
-        obstacle = paged_obstacle(device, dtype, layer.head_dim, head_norms=has_norms)
+        obstacle = paged_obstacle(device, dtype, frozen.layers[0].head_dim)
         if obstacle is None:
             weights = PagedWeights(Decoder(self.network.model))
             return PagedDecoder(weights, head, choose_kernels(device))

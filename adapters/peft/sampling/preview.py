@@ -9,7 +9,6 @@ import torch
 
 from adapters.peft.model.base_model import read_architecture
 from adapters.peft.model.decoder import QUANTIZED
-from adapters.peft.model.head_norms import has_head_norms
 from adapters.peft.model.lora import report_untrained, target_paths
 from adapters.peft.model.network import ForwardMode, describe_mode, forward_obstacles
 from adapters.peft.sampling.paged.choice import paged_obstacle
@@ -58,6 +57,4 @@ def _graph_obstacle(
     reason = forward_obstacles(model).get(ForwardMode.FUSED)
     if reason is not None or quantization != "none":
         return reason or QUANTIZED
-    attention = model.base_model.layers[0].self_attn
-    head_norms = has_head_norms(attention)
-    return paged_obstacle(device, dtype, attention.head_dim, head_norms=head_norms)
+    return paged_obstacle(device, dtype, model.base_model.layers[0].self_attn.head_dim)

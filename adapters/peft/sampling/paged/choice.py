@@ -15,12 +15,8 @@ TRITON_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 TRITON_HEAD_DIMS = frozenset({16, 32, 64, 128, 256})
 
 
-def paged_obstacle(
-    device: torch.device, dtype: torch.dtype, head_dim: int, *, head_norms: bool = False
-) -> str | None:
+def paged_obstacle(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
     """Return why a model cannot be decoded by graphs, or None."""
-    if head_norms:
-        return "its queries and keys have norms"
     if _FORCED:
         return None
     if device.type != "cuda":

@@ -170,7 +170,7 @@ class PagedDecoder:
         for layer, pages in zip(self._weights.layers, self.pages.layers, strict=True):
             normed = kernels.add_norm(x, added, layer.input_norm)
             qkv = layer.qkv_proj.forward(normed, side)
-            query = kernels.rope_and_store(qkv, layer.heads, batch, pages)
+            query = kernels.rope_and_store(qkv, layer.heads, batch, pages, layer.head_norms)
             attended = kernels.attend(query, layer.heads, batch, pages)
             added = layer.o_proj.forward(attended, side)
             normed = kernels.add_norm(x, added, layer.post_attention_norm)

@@ -9,7 +9,7 @@ import torch
 
 from adapters.peft.model.elementwise import RMSNorm
 from adapters.peft.sampling.kv_cache import HeadLayout
-from adapters.peft.sampling.paged.weights import Product
+from adapters.peft.sampling.paged.weights import HeadNormWeights, Product
 
 PAGE = 64  # tokens
 # rows of `Batch.rows`, by number
@@ -40,9 +40,17 @@ class Kernels(Protocol):
         ...
 
     def rope_and_store(
-        self, qkv: Product, heads: HeadLayout, batch: Batch, pages: torch.Tensor
+        self,
+        qkv: Product,
+        heads: HeadLayout,
+        batch: Batch,
+        pages: torch.Tensor,
+        norms: HeadNormWeights | None = None,
     ) -> torch.Tensor:
-        """Rotate queries and keys; store keys and values; return (R, query_heads, D) queries."""
+        """Normalise queries and keys where the model does, and rotate them; store keys and values.
+
+        Return (R, query_heads, D) queries.
+        """
         ...
 
     def attend(

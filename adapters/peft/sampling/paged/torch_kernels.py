@@ -9,7 +9,7 @@ from adapters.peft.model.elementwise import RMSNorm, apply_rope
 from adapters.peft.sampling.draw import draw_static
 from adapters.peft.sampling.kv_cache import HeadLayout
 from adapters.peft.sampling.paged.kernels import END, PAGE, PROMPT, START, Batch
-from adapters.peft.sampling.paged.weights import Product
+from adapters.peft.sampling.paged.weights import HeadNormWeights, Product
 
 
 class TorchKernels:
@@ -18,19 +18,26 @@ class TorchKernels:
     def add_norm(self, x: torch.Tensor, added: Product | None, norm: RMSNorm) -> torch.Tensor:
         if added is not None:
             x.copy_(x + _whole(added))
-        wide = x.to(_accum_dtype(x))
-        scale = (wide.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
-        normed: torch.Tensor = (wide * scale * norm.weight).to(x.dtype)
-        return normed
+        return _normalize(x.to(_accum_dtype(x)), norm.weight, norm.eps).to(x.dtype)
 
     def rope_and_store(
-        self, qkv: Product, heads: HeadLayout, batch: Batch, pages: torch.Tensor
+        self,
+        qkv: Product,
+        heads: HeadLayout,
+        batch: Batch,
+        pages: torch.Tensor,
+        norms: HeadNormWeights | None = None,
     ) -> torch.Tensor:
         whole = _whole(qkv).view(len(qkv.out), -1, heads.head_dim)
         ends = batch.rows[END].long()
         positions = batch.rows[PROMPT] + ends - batch.rows[START]
         rope = batch.cos[positions][:, None], batch.sin[positions][:, None]
-        apply_rope(whole[:, : heads.query_heads + heads.kv_heads], rope)
+        rotated = whole[:, : heads.query_heads + heads.kv_heads]
+        if norms is not None:
+            counts = torch.tensor([heads.query_heads, heads.kv_heads], device=whole.device)
+            weights = norms.weights.repeat_interleave(counts, 0, output_size=rotated.shape[1])
+            rotated.copy_(_normalize(rotated, weights, norms.eps))
+        apply_rope(rotated, rope)
         whole = whole.to(qkv.out.dtype)
         page = batch.table.gather(1, (ends // PAGE)[:, None])[:, 0]
         for part, new in enumerate(whole[:, heads.query_heads :].chunk(2, 1)):
@@ -73,6 +80,11 @@ def _whole(product: Product) -> torch.Tensor:
         torch.split(low_rank, product.rank, 1), torch.split(b, list(product.parts), 1), strict=True
     )
     return whole + torch.cat([part @ columns for part, columns in pairs], 1)
+
+
+def _normalize(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Return x / sqrt(mean x² + eps) · weight over the last dimension."""
+    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
 
 
 def _accum_dtype(x: torch.Tensor) -> torch.dtype:

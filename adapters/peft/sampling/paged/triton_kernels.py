@@ -15,7 +15,7 @@ from adapters.peft.model.elementwise import RMSNorm
 from adapters.peft.sampling.draw import STATUSES, draw_static
 from adapters.peft.sampling.kv_cache import HeadLayout
 from adapters.peft.sampling.paged.kernels import PAGE, Batch
-from adapters.peft.sampling.paged.weights import Product
+from adapters.peft.sampling.paged.weights import HeadNormWeights, Product
 
 TILE_ROWS = 16  # rows of a tile on tensor cores
 TILE_COLUMNS = 128
@@ -44,17 +44,24 @@ class TritonKernels:
         return out
 
     def rope_and_store(
-        self, qkv: Product, heads: HeadLayout, batch: Batch, pages: torch.Tensor
+        self,
+        qkv: Product,
+        heads: HeadLayout,
+        batch: Batch,
+        pages: torch.Tensor,
+        norms: HeadNormWeights | None = None,
     ) -> torch.Tensor:
         count = len(qkv.out)
         query = qkv.out.new_empty(count, heads.query_heads, heads.head_dim)
         all_heads = heads.query_heads + 2 * heads.kv_heads
         out, low_rank, b, rank = _operands(qkv, qkv.out)
+        weights, eps = (out, 0.0) if norms is None else (norms.weights, norms.eps)
         _rope_and_store[(triton.cdiv(count, TILE_ROWS), all_heads)](
-            out, low_rank, b, query, pages, batch.cos, batch.sin, batch.rows, batch.table,
-            count, batch.rows.stride(0), batch.table.stride(0), pages.stride(0),
+            out, low_rank, b, weights, eps, query, pages, batch.cos, batch.sin,
+            batch.rows, batch.table, count,
+            batch.rows.stride(0), batch.table.stride(0), pages.stride(0),
             QUERY_HEADS=heads.query_heads, KV_HEADS=heads.kv_heads, HALF=heads.head_dim // 2,
-            PAGE=PAGE, RANK=rank, TILE=TILE_ROWS,
+            PAGE=PAGE, RANK=rank, TILE=TILE_ROWS, HAS_NORMS=norms is not None,
         )  # fmt: skip
         return query
 
@@ -174,14 +181,28 @@ def _product(
     return total
 
 
+@triton.jit
+def _normalize(first, second, weights, eps, HALF: tl.constexpr):
+    """Apply an RMSNorm to rows of 2 · HALF features, given as two halves."""
+    features = tl.arange(0, HALF)
+    squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
+    scale = tl.rsqrt(squares / (2 * HALF) + eps)[:, None]
+    first *= scale * tl.load(weights + features).to(tl.float32)[None, :]
+    second *= scale * tl.load(weights + HALF + features).to(tl.float32)[None, :]
+    return first, second
+
+
 @triton.jit(do_not_specialize=["count", "state_stride", "table_stride"])
 def _rope_and_store(
-    out, low_rank, b, query, pages, cos, sin, state, table,
+    out, low_rank, b, norms, eps, query, pages, cos, sin, state, table,
     count, state_stride, table_stride, part_stride,
     QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr,
-    RANK: tl.constexpr, TILE: tl.constexpr,
+    RANK: tl.constexpr, TILE: tl.constexpr, HAS_NORMS: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile of rows and head: rotate, then write queries, or keys and values."""
+    """One program per tile of rows and head: write queries, or keys and values.
+
+    Queries and keys are rotated before, and normalised before that if HAS_NORMS.
+    """
     rows, head = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.program_id(1)
     inside, features = rows < count, tl.arange(0, HALF)
     width = (QUERY_HEADS + 2 * KV_HEADS) * 2 * HALF
@@ -193,6 +214,8 @@ def _rope_and_store(
     second = _product(out, low_rank, b, rows, others, part, count, width, width, 3 * RANK, RANK)
     end = tl.load(state + rows, mask=inside, other=0)
     if part < 2:
+        if HAS_NORMS:
+            first, second = _normalize(first, second, norms + part * 2 * HALF, eps, HALF)
         prompt = tl.load(state + PROMPT * state_stride + rows, mask=inside, other=0)
         start = tl.load(state + START * state_stride + rows, mask=inside, other=0)
         at = (prompt + end - start)[:, None] * HALF + features[None, :]

@@ -18,6 +18,14 @@ MIN_RANK = 16  # smallest inner size of a product on tensor cores
 
 
 @dataclass(frozen=True)
+class HeadNormWeights:
+    """RMSNorms of queries and keys, head by head, before they are rotated."""
+
+    weights: torch.Tensor  # (2, D), of queries and of keys
+    eps: float
+
+
+@dataclass(frozen=True)
 class Product:
     """W x + b, and the low-rank part of a LoRA product, which the next kernel completes.
 
@@ -89,6 +97,9 @@ class PagedLayer:
         self.heads = HeadLayout(heads, kv_heads, width, layer.scale)
         kv_columns = kv_heads * width
         self.qkv_proj = PagedLinear(layer.qkv_proj, (heads * width, kv_columns, kv_columns))
+        self.head_norms: HeadNormWeights | None = None
+        if layer.head_norms is not None:
+            self.head_norms = HeadNormWeights(layer.head_norms.weights, layer.head_norms.eps)
         self.o_proj = PagedLinear(layer.o_proj, (len(layer.o_proj.weight),))
         inner = len(layer.gate_up_proj.weight) // 2
         self.gate_up_proj = PagedLinear(layer.gate_up_proj, (inner, inner))

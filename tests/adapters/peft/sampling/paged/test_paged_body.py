@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from adapters.fake.blobs import FakeBlobs
+from adapters.peft.client import PeftTraining
 from adapters.peft.sampling.draw import Row
 from adapters.peft.sampling.frozen_model import FrozenModel
 from adapters.peft.sampling.fused_body import FusedBody
@@ -18,9 +21,11 @@ from adapters.peft.sampling.paged.choice import paged_decoding_everywhere
 from adapters.peft.sampling.paged.decoder import bucket
 from adapters.peft.sampling.paged.kernels import PAGE
 from adapters.peft.sampling.scheduler import DecoderBody, Scheduler
-from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Datum, Lora, Sampled, Tokens
+from tests.support.one_model import OneModel
 from tests.support.sampling import DEVICE, random_prompts, sampling_request
+from tests.support.tiny_model import tiny_model
+from tests.support.tiny_qwen import tiny_qwen3
 
 PROMPTS = random_prompts(40, 1, PAGE, PAGE + 1)
 SETTINGS: list[dict[str, Any]] = [
@@ -31,16 +36,26 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(params=["lora", "dora"])
+CASES = {
+    "lora": (tiny_model, Lora(rank=8, seed=1)),
+    "dora": (tiny_model, Lora(rank=8, seed=1, kind="dora")),
+    "head norms": (tiny_qwen3, Lora(rank=8, seed=1)),
+}
+
+
+@pytest.fixture(params=CASES)
 def frozen(
-    request: pytest.FixtureRequest, opened: Callable[..., PeftSession], weighted: list[Datum]
+    request: pytest.FixtureRequest, blobs: FakeBlobs, weighted: list[Datum], tmp_path: Path
 ) -> Iterator[FrozenModel]:
-    session = opened(Lora(rank=8, seed=1, kind=request.param))
+    write, lora = CASES[request.param]
+    client = PeftTraining(OneModel(write(tmp_path)), blobs, device=DEVICE, dtype="float32")
+    session = client.open("tiny", lora)
     session.forward_backward(weighted)
     session.optim_step(Adam(0.02))
     sampler: Any = session.snapshot().result()
     yield sampler.model.result()
     sampler.close()
+    session.close()
 
 
 def rows_of(prompts: Sequence[Tokens], count: int = 2) -> list[Row]:

@@ -48,6 +48,7 @@ NUMBERS = frozenset(
     }
 )
 LAYER = {"KV_HEADS": 8, "PAGE": 64}
+ROPE = {**LAYER, "TILE": 16, "HAS_NORMS": False}
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,9 @@ LAYER = {"KV_HEADS": 8, "PAGE": 64}
     [
         ("_add_norm", {"HAS_DELTA": True, "RANK": 32, "RANK_STEP": 4, "BLOCK": 4096}),
         ("_add_norm", {"HAS_DELTA": False, "RANK": 0, "RANK_STEP": 4, "BLOCK": 2048}),
-        ("_rope_and_store", {**LAYER, "QUERY_HEADS": 32, "HALF": 64, "RANK": 32, "TILE": 16}),
-        ("_rope_and_store", {**LAYER, "QUERY_HEADS": 16, "HALF": 8, "RANK": 0, "TILE": 16}),
+        ("_rope_and_store", {**ROPE, "QUERY_HEADS": 32, "HALF": 64, "RANK": 32}),
+        ("_rope_and_store", {**ROPE, "QUERY_HEADS": 16, "HALF": 8, "RANK": 0}),
+        ("_rope_and_store", {**ROPE, "QUERY_HEADS": 32, "HALF": 64, "RANK": 32, "HAS_NORMS": True}),
         ("_attend", {**LAYER, "GROUP": 4, "TILE": 16, "DIM": 128, "SPLITS": 1}),
         ("_attend", {**LAYER, "GROUP": 2, "TILE": 16, "DIM": 16, "SPLITS": 4}),
         ("_merge_splits", {"DIM": 64, "SPLITS": 16}),

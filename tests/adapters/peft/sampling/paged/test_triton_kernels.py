@@ -13,7 +13,7 @@ from adapters.peft.model.elementwise import RMSNorm
 from adapters.peft.sampling.kv_cache import HeadLayout
 from adapters.peft.sampling.paged.kernels import PAGE, Batch, Kernels
 from adapters.peft.sampling.paged.torch_kernels import TorchKernels
-from adapters.peft.sampling.paged.weights import Product
+from adapters.peft.sampling.paged.weights import HeadNormWeights, Product
 
 pytest.importorskip("triton")
 DEVICE = os.environ.get("KITCHEN_TEST_DEVICE", "cpu")
@@ -86,16 +86,20 @@ def test_add_norm(kernels: TritonKernels, width: int, rank: int, dtype: torch.dt
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(("dim", "rank"), [(16, 0), (32, 16), (64, 32)])
-def test_rope_and_store(kernels: TritonKernels, dim: int, rank: int, dtype: torch.dtype) -> None:
+def test_rope_and_store(
+    kernels: TritonKernels, dim: int, rank: int, normed: bool, dtype: torch.dtype
+) -> None:
     heads = HeadLayout(6, 2, dim, 0.3)
     lengths = [(3 + 9 * row, 11 * row) for row in range(18)]
     batch, pages = batch_of(lengths, dim, padding=2)
     qkv = product(20, (6 * dim, 2 * dim, 2 * dim), rank, dtype)
     caches = [random(2, pages, 2, PAGE, dim, dtype=dtype, seed=9) for _ in range(2)]
+    norms = HeadNormWeights(random(2, dim, dtype=dtype, seed=10), 1e-2) if normed else None
     assert_close(
-        kernels.rope_and_store(qkv, heads, batch, caches[0]),
-        REFERENCE.rope_and_store(qkv, heads, batch, caches[1]),
+        kernels.rope_and_store(qkv, heads, batch, caches[0], norms),
+        REFERENCE.rope_and_store(qkv, heads, batch, caches[1], norms),
     )
     # padding rows write to the same slot of page 0, in any order
     assert_close(caches[0][:, 1:], caches[1][:, 1:])
