@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from adapters.peft.model.lora import LoraAdapter, lora_alpha
 from adapters.progress_bars import progress_bars_disabled
 from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.backend.folder_files import check_inside
+from kitchen.backend.temporary import MARKER, temporary_folder
 from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, RunFailed
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.safe_text import read_json
@@ -204,19 +205,21 @@ def weight_files(
         check_inside(base.folder, copied)
         # the base's generation_config.json replaces the one that transformers wrote
         paths = {path.name: path for path in (*folder.iterdir(), *copied)}
-        for name in sorted(paths):
+        for name in sorted(paths.keys() - {MARKER}):
             yield name, paths[name].read_bytes()
 
 
 @contextmanager
 def _temporary_folder(write: Callable[[Path], object]) -> Iterator[Path]:
-    """A temporary folder into which `write` wrote a model; raises RunFailed if it has no space."""
+    """A temporary folder into which `write` wrote a model; raises RunFailed if it has no space.
+
+    It deletes the folders that killed processes left, each of which is as large as a model.
+    """
     from safetensors import SafetensorError
 
     with ExitStack() as stack:
         try:
-            temporary = TemporaryDirectory(prefix="kitchen-model-")
-            folder = Path(stack.enter_context(temporary))
+            folder = stack.enter_context(temporary_folder("model"))
             write(folder)
         except (OSError, SafetensorError) as error:
             raise RunFailed(

@@ -25,6 +25,7 @@ from adapters.peft.checkpoints import (
 from adapters.peft.client import PeftTraining
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.session import PeftSession
+from kitchen.backend.temporary import MARKER
 from kitchen.errors import ConfigError, CorruptCheckpoint, RunFailed
 from kitchen.types import Adam, Array, Checkpoint, Datum, FullWeights, Lora
 from tests.support.one_model import OneModel
@@ -174,6 +175,20 @@ def test_a_full_temporary_folder_keeps_the_old_weights(
     assert {name: blobs.read(name) for name in blobs.list()} == before
     session.save_weights("w", overwrite=True).result()
     assert {name: blobs.read(name) for name in blobs.list()} != before
+
+
+def test_folders_of_killed_saves_are_deleted(
+    opened: Opened, blobs: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are as large as the model; the file that marks them is no part of a checkpoint."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    killed = tmp_path / "kitchen-model-abcd1234"
+    killed.mkdir()
+    for file in (MARKER, "model.safetensors"):
+        (killed / file).touch()
+    opened().save_weights("w").result()
+    assert list(tmp_path.glob("kitchen-model-*")) == []
+    assert f"w/{MARKER}" not in blobs.list()
 
 
 def test_samplers_do_not_read_the_optimisers_files(
