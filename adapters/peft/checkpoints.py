@@ -146,6 +146,26 @@ def read_checkpoint(
 
     Raises CorruptCheckpoint, which names the blob.
     """
+    without = (MASTERS, OPTIMISER) if weights_only else ()
+    return _read(blobs, checkpoint, lambda file: _whole_name(file) not in without)
+
+
+def read_tokenizer(blobs: BlobStore, checkpoint: Checkpoint) -> FolderTokenizer | None:
+    """Open the tokenizer of a checkpoint without reading its weights; None if it has LoRA weights.
+
+    Raises CorruptCheckpoint, and BackendError if a whole model has no tokenizer.
+    """
+    saved = _read(blobs, checkpoint, lambda file: _of_tokenizer(file) or file == "config.json")
+    if saved.lora is not None:
+        return None
+    with saved.model_folder() as folder:
+        return saved.tokenizer(folder)
+
+
+def _read(
+    blobs: BlobStore, checkpoint: Checkpoint, is_read: Callable[[str], bool]
+) -> SavedCheckpoint:
+    """Read those files of a checkpoint whose names `is_read` selects."""
     handle, manifest = _read_manifest(blobs, checkpoint.path)
     if checkpoint.sha256 not in ("", handle.sha256):
         raise CorruptCheckpoint(
@@ -154,11 +174,7 @@ def read_checkpoint(
         )
     lora = manifest["lora"]
     read = _read_all if lora else _CheckedFiles
-    digests = {
-        file: digest
-        for file, digest in manifest["files"].items()
-        if not (weights_only and _whole_name(file) in (MASTERS, OPTIMISER))
-    }
+    digests = {file: digest for file, digest in manifest["files"].items() if is_read(file)}
     files = read(blobs, checkpoint.path, digests)
     return SavedCheckpoint(
         handle,
@@ -320,8 +336,11 @@ def _delete(blobs: BlobStore, path: str) -> None:
 
 
 def _is_written_here(file: str) -> bool:
-    of_tokenizer = "/" not in file and any(fnmatchcase(file, pattern) for pattern in TOKENIZER)
-    return of_tokenizer or _FILE.fullmatch(file) is not None
+    return _of_tokenizer(file) or _FILE.fullmatch(file) is not None
+
+
+def _of_tokenizer(file: str) -> bool:
+    return "/" not in file and any(fnmatchcase(file, pattern) for pattern in TOKENIZER)
 
 
 def _read_all(blobs: BlobStore, path: str, digests: Mapping[str, str]) -> Mapping[str, bytes]:

@@ -25,8 +25,11 @@ from adapters.peft.checkpoints import (
 from adapters.peft.client import PeftTraining
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.session import PeftSession
+from kitchen.artifacts.open import OpenWeights
+from kitchen.artifacts.weights import Weights
 from kitchen.backend.temporary import MARKER
 from kitchen.errors import ConfigError, CorruptCheckpoint, RunFailed
+from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Adam, Array, Checkpoint, Datum, FullWeights, Lora
 from tests.support.one_model import OneModel
 from tests.support.peft_sessions import step
@@ -277,6 +280,29 @@ def test_a_checkpoint_needs_no_base(
     assert (tmp_path / "w.gguf").stat().st_size > 300_000
     session.delete(saved).result()
     assert blobs.list() == []
+
+
+def test_commands_open_the_tokenizer_of_a_checkpoint(
+    opened: Opened, blobs: FakeBlobs, tmp_path: Path
+) -> None:
+    """Commands read it without the weights, whatever lies at the path of the base by then."""
+    base = tiny_model(tmp_path / "base")
+    of_full, of_lora = opened(f"path:{base}"), opened(f"path:{base}", Lora(rank=4))
+    full, lora = of_full.save_weights("full").result(), of_lora.save_weights("lora").result()
+    messages = [{"role": "user", "content": "two cups"}]
+    expected = of_full.tokenizer().render(messages)
+    byte_level_tokenizer(base, ["another text"], 300)
+    hub = OneModel(base)
+    client = PeftTraining(hub, blobs, device="cpu", dtype="float32", threads=1)
+
+    def tokenizer(source: Checkpoint) -> Tokenizer:
+        weights = Weights(f"run:{source.path}", source, f"path:{base}")
+        return OpenWeights(weights, client, hub, blobs).tokenizer()
+
+    assert tokenizer(lora).vocabulary == client.tokenizer(f"path:{base}").vocabulary
+    shutil.rmtree(base)
+    blobs.delete("full/model.safetensors")
+    np.testing.assert_array_equal(tokenizer(full).render(messages), expected)
 
 
 def test_large_weights_are_saved_as_several_files(
