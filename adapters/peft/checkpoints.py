@@ -5,6 +5,7 @@ The manifest has the digest of each file.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -47,6 +48,8 @@ MANIFEST_TYPES: Mapping[str, Any] = MappingProxyType(
     }
 )
 MAX_FILE = 5_000_000_000  # bytes; larger sets of tensors are saved as several files
+# errors of a folder that is full, or cannot be written to
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _FILE = re.compile(
     r"(adapter_)?(config|generation_config|checkpoint|model\.safetensors\.index)\.json"
     r"|(adapter_model|model|masters|optimizer)(-\d+-of-\d+)?\.safetensors"
@@ -238,6 +241,8 @@ def _temporary_folder(write: Callable[[Path], object]) -> Iterator[Path]:
             folder = stack.enter_context(temporary_folder("model"))
             write(folder)
         except (OSError, SafetensorError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_SPACE:
+                raise  # of the blob store, which is read as well
             raise RunFailed(
                 f"{gettempdir()}: a whole model cannot be written to the folder for temporary "
                 f"files ({error}); free space for the model there, or name a folder on a larger "

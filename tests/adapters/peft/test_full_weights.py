@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from adapters.peft.session import PeftSession
 from kitchen.artifacts.open import OpenWeights
 from kitchen.artifacts.weights import Weights
 from kitchen.backend.temporary import MARKER
-from kitchen.errors import ConfigError, CorruptCheckpoint, RunFailed
+from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, RunFailed
 from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Adam, Array, Checkpoint, Datum, FullWeights, Lora
 from tests.support.one_model import OneModel
@@ -192,6 +193,33 @@ def test_folders_of_killed_saves_are_deleted(
     opened().save_weights("w").result()
     assert list(tmp_path.glob("kitchen-model-*")) == []
     assert f"w/{MARKER}" not in blobs.list()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_only_a_full_folder_is_reported_as_one(
+    opened: Opened, blobs: FakeBlobs, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The blob store is read while the folder is written, and may fail for other reasons."""
+    saved = read_checkpoint(blobs, opened().save_weights("w").result())
+
+    def fail(name: str) -> bytes:
+        raise OSError(number, "as in this test")
+
+    monkeypatch.setattr(blobs, "read", fail)
+    expected = RunFailed if number == errno.ENOSPC else OSError
+    with pytest.raises(expected, match="as in this test"), saved.model_folder():
+        pass
+
+
+def test_a_type_of_gguf_is_checked_before_the_model_is_read(
+    opened: Opened, folder: Path, blobs: FakeBlobs, tmp_path: Path
+) -> None:
+    pytest.importorskip("gguf")
+    saved = opened().save_weights("w").result()
+    blobs.delete("w/model.safetensors")
+    client = PeftTraining(OneModel(folder), blobs, device="cpu")
+    with pytest.raises(BackendError, match="'q4' is not a type of GGUF files"):
+        client.export_gguf(saved, tmp_path / "w.gguf", quantization="q4", chat_template=None)
 
 
 def test_samplers_do_not_read_the_optimisers_files(
