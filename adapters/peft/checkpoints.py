@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import gettempdir
@@ -21,7 +20,7 @@ from typing import Any, Literal
 
 import torch
 
-from adapters.folders import CONFIG, TOKENIZER, tokenizer_files
+from adapters.folders import CONFIG, is_tokenizer_file, tokenizer_files
 from adapters.peft.adapter_folder import WEIGHTS
 from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.full_weights import FullModel
@@ -91,18 +90,24 @@ class SavedCheckpoint:
 
     def tokenizer(self, folder: Path) -> FolderTokenizer:
         """Open the tokenizer of a whole model in the folder of `model_folder`."""
-        path = self.checkpoint.path
-        if not tokenizer_files(folder):
-            raise BackendError(
-                f"checkpoint {path!r} has no tokenizer, because the folder of {self.model!r} had "
-                "none when it was saved; add the tokenizer to that folder, and train again"
-            )
-        return load_tokenizer(folder).named(path)
+        path, reason = self.checkpoint.path, "it has no files of a tokenizer"
+        try:
+            if tokenizer_files(folder):
+                return load_tokenizer(folder).named(path)
+        except BackendError as error:
+            reason = str(error).rstrip(".")
+        raise BackendError(
+            f"checkpoint {path!r}: {reason}. If the folder of {self.model!r} had no tokenizer when "
+            "the checkpoint was saved, or an older version saved only some files of it: export the "
+            "checkpoint, add the tokenizer's files to the exported folder, and use that folder "
+            "(path:FOLDER)"
+        )
 
     def write_model(self, folder: Path) -> None:
         """Write the files of the model and its tokenizer into a folder."""
         for name in self.files:
             if _whole_name(name) not in (MASTERS, OPTIMISER):
+                (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_bytes(self.files[name])
 
 
@@ -158,7 +163,7 @@ def read_tokenizer(blobs: BlobStore, checkpoint: Checkpoint) -> FolderTokenizer 
 
     Raises CorruptCheckpoint, and BackendError if a whole model has no tokenizer.
     """
-    saved = _read(blobs, checkpoint, lambda file: _of_tokenizer(file) or file == "config.json")
+    saved = _read(blobs, checkpoint, lambda file: is_tokenizer_file(file) or file == "config.json")
     if saved.lora is not None:
         return None
     with saved.model_folder() as folder:
@@ -221,9 +226,9 @@ def weight_files(
 
     with _temporary_folder(write) as folder:
         copied = tokenizer_files(base.folder)
-        check_inside(base.folder, copied)
+        check_inside(base.folder, copied.values())
         # the base's generation_config.json replaces the one that transformers wrote
-        paths = {path.name: path for path in (*folder.iterdir(), *copied)}
+        paths = {path.name: path for path in folder.iterdir()} | copied
         for name in sorted(paths.keys() - {MARKER}):
             yield name, paths[name].read_bytes()
 
@@ -341,11 +346,7 @@ def _delete(blobs: BlobStore, path: str) -> None:
 
 
 def _is_written_here(file: str) -> bool:
-    return _of_tokenizer(file) or _FILE.fullmatch(file) is not None
-
-
-def _of_tokenizer(file: str) -> bool:
-    return "/" not in file and any(fnmatchcase(file, pattern) for pattern in TOKENIZER)
+    return is_tokenizer_file(file) or _FILE.fullmatch(file) is not None
 
 
 def _read_all(blobs: BlobStore, path: str, digests: Mapping[str, str]) -> Mapping[str, bytes]:

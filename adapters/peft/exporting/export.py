@@ -66,9 +66,10 @@ def export(
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
             (part / WEIGHTS).write_bytes(found.weights)
         files = tokenizer_files(found.tokenizer)
-        check_inside(found.tokenizer, files)
-        for path in files:
-            shutil.copyfile(path, part / path.name)
+        check_inside(found.tokenizer, files.values())
+        for name, path in files.items():
+            (part / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, part / name)
 
 
 def export_gguf(

@@ -26,6 +26,7 @@ from adapters.peft.checkpoints import (
 from adapters.peft.client import PeftTraining
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.session import PeftSession
+from adapters.tokenizer import FolderTokenizer
 from kitchen.artifacts.open import OpenWeights
 from kitchen.artifacts.weights import Weights
 from kitchen.backend.temporary import MARKER
@@ -331,6 +332,36 @@ def test_commands_open_the_tokenizer_of_a_checkpoint(
     shutil.rmtree(base)
     blobs.delete("full/model.safetensors")
     np.testing.assert_array_equal(tokenizer(full).render(messages), expected)
+
+
+def test_all_chat_templates_are_saved(opened: Opened, blobs: FakeBlobs, tmp_path: Path) -> None:
+    base, out = tiny_model(tmp_path / "base"), tmp_path / "out"
+    template = base / "additional_chat_templates" / "rag.jinja"
+    template.parent.mkdir()
+    template.write_text("{{ messages }}")
+    session = opened(f"path:{base}")
+    saved = session.save_weights("w").result()
+    shutil.rmtree(base)
+    client = PeftTraining(OneModel(base), blobs, device="cpu")
+    tokenizer = cast(FolderTokenizer, client.checkpoint_tokenizer(saved))
+    assert tokenizer.inner.chat_template["rag"] == "{{ messages }}"
+    client.export(saved, out)
+    assert (out / "additional_chat_templates" / "rag.jinja").read_text() == "{{ messages }}"
+    session.delete(saved).result()
+    assert blobs.list() == []
+
+
+@pytest.mark.parametrize("left_out", ["tokenizer", "tokenizer.json"])
+def test_a_checkpoint_without_a_whole_tokenizer(
+    opened: Opened, blobs: FakeBlobs, tmp_path: Path, left_out: str
+) -> None:
+    """Older versions did not save all files of a tokenizer."""
+    saved = read_checkpoint(blobs, opened().save_weights("w").result())
+    for name in saved.files:
+        if not name.startswith(left_out):
+            (tmp_path / name).write_bytes(saved.files[name])
+    with pytest.raises(BackendError, match=r"(?s)'w'.*tokenizer.*an older version.*path:FOLDER"):
+        saved.tokenizer(tmp_path)
 
 
 def test_large_weights_are_saved_as_several_files(
