@@ -24,6 +24,7 @@ from adapters.peft.checkpoints import (
     write_checkpoint,
 )
 from adapters.peft.client import PeftTraining
+from adapters.peft.model.base_model import read_weights
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.session import PeftSession
 from adapters.tokenizer import FolderTokenizer
@@ -362,6 +363,26 @@ def test_a_checkpoint_without_a_whole_tokenizer(
             (tmp_path / name).write_bytes(saved.files[name])
     with pytest.raises(BackendError, match=r"(?s)'w'.*tokenizer.*an older version.*path:FOLDER"):
         saved.tokenizer(tmp_path)
+
+
+def test_loading_reads_no_weight_twice(
+    opened: Opened, weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights with master copies are not read, and others are read as they were saved."""
+    session, read = opened(dtype="bfloat16"), list[set[torch.dtype]]()
+    train(session, weighted)
+    saved = session.save("one").result()
+
+    def observed(folder: Path) -> dict[str, torch.Tensor]:
+        tensors = read_weights(folder)
+        read.append({tensor.dtype for tensor in tensors.values()})
+        return tensors
+
+    monkeypatch.setattr("adapters.peft.session.read_weights", observed)
+    session.load(saved).result()
+    assert read == []
+    session.load_weights(saved).result()
+    assert read == [{torch.bfloat16}]
 
 
 def test_large_weights_are_saved_as_several_files(
