@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -16,16 +17,29 @@ from kitchen.ports.hub import HubClient
 from kitchen.safe_text import read_json
 
 CONFIG = "adapter_config.json"
-TOKENIZER = (
+# files with a vocabulary, as the tokenizers of transformers name them, and their configuration
+_VOCABULARIES = (
     "tokenizer*.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
+    "tokenizer.model*",
     "vocab.json",
     "vocab.txt",
-    "merges.txt",
     "spiece.model",
+    "spm.model",
+    "sentencepiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
+    "*.tiktoken",
+    "*tekken*.json",
+)
+TOKENIZER = (
+    *_VOCABULARIES,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "bpe.codes",
+    "emoji.json",
     "chat_template*",
+    "additional_chat_templates/*.jinja",
     "generation_config.json",
 )
 
@@ -174,12 +188,19 @@ def peft_base_fields(model: str, folder: Path) -> dict[str, Any]:
     return {"base_model_name_or_path": str(folder.absolute()), "revision": None}
 
 
-def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the files of a folder's tokenizer and generation settings.
+def tokenizer_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a folder's tokenizer and generation settings, by name in the folder.
 
     Empty if the folder has no tokenizer.
     """
     matches = chain.from_iterable(folder.glob(pattern) for pattern in TOKENIZER)
-    files = sorted({path for path in matches if path.is_file()})
-    has_tokenizer = any(path.name.startswith(("tokenizer", "vocab", "spiece")) for path in files)
-    return files if has_tokenizer else []
+    files = {path.relative_to(folder).as_posix(): path for path in matches if path.is_file()}
+    has_tokenizer = any(is_tokenizer_file(name, _VOCABULARIES) for name in files)
+    return dict(sorted(files.items())) if has_tokenizer else {}
+
+
+def is_tokenizer_file(name: str, patterns: Sequence[str] = TOKENIZER) -> bool:
+    """Return whether a file's name in its folder is one of a tokenizer."""
+    return any(
+        name.count("/") == pattern.count("/") and fnmatchcase(name, pattern) for pattern in patterns
+    )

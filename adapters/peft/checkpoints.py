@@ -5,22 +5,22 @@ The manifest has the digest of each file.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 
-from adapters.folders import CONFIG, TOKENIZER, tokenizer_files
+from adapters.folders import CONFIG, is_tokenizer_file, tokenizer_files
 from adapters.peft.adapter_folder import WEIGHTS
 from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.full_weights import FullModel
@@ -28,6 +28,7 @@ from adapters.peft.model.lora import LoraAdapter, lora_alpha
 from adapters.progress_bars import progress_bars_disabled
 from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.backend.folder_files import check_inside
+from kitchen.backend.temporary import MARKER, temporary_folder
 from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, RunFailed
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.safe_text import read_json
@@ -46,6 +47,8 @@ MANIFEST_TYPES: Mapping[str, Any] = MappingProxyType(
     }
 )
 MAX_FILE = 5_000_000_000  # bytes; larger sets of tensors are saved as several files
+# errors of a folder that is full, or cannot be written to
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _FILE = re.compile(
     r"(adapter_)?(config|generation_config|checkpoint|model\.safetensors\.index)\.json"
     r"|(adapter_model|model|masters|optimizer)(-\d+-of-\d+)?\.safetensors"
@@ -87,18 +90,24 @@ class SavedCheckpoint:
 
     def tokenizer(self, folder: Path) -> FolderTokenizer:
         """Open the tokenizer of a whole model in the folder of `model_folder`."""
-        path = self.checkpoint.path
-        if not tokenizer_files(folder):
-            raise BackendError(
-                f"checkpoint {path!r} has no tokenizer, because the folder of {self.model!r} had "
-                "none when it was saved; add the tokenizer to that folder, and train again"
-            )
-        return load_tokenizer(folder).named(path)
+        path, reason = self.checkpoint.path, "it has no files of a tokenizer"
+        try:
+            if tokenizer_files(folder):
+                return load_tokenizer(folder).named(path)
+        except BackendError as error:
+            reason = str(error).rstrip(".")
+        raise BackendError(
+            f"checkpoint {path!r}: {reason}. If the folder of {self.model!r} had no tokenizer when "
+            "the checkpoint was saved, or an older version saved only some files of it: export the "
+            "checkpoint, add the tokenizer's files to the exported folder, and use that folder "
+            "(path:FOLDER)"
+        )
 
     def write_model(self, folder: Path) -> None:
         """Write the files of the model and its tokenizer into a folder."""
         for name in self.files:
             if _whole_name(name) not in (MASTERS, OPTIMISER):
+                (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_bytes(self.files[name])
 
 
@@ -145,6 +154,26 @@ def read_checkpoint(
 
     Raises CorruptCheckpoint, which names the blob.
     """
+    without = (MASTERS, OPTIMISER) if weights_only else ()
+    return _read(blobs, checkpoint, lambda file: _whole_name(file) not in without)
+
+
+def read_tokenizer(blobs: BlobStore, checkpoint: Checkpoint) -> FolderTokenizer | None:
+    """Open the tokenizer of a checkpoint without reading its weights; None if it has LoRA weights.
+
+    Raises CorruptCheckpoint, and BackendError if a whole model has no tokenizer.
+    """
+    saved = _read(blobs, checkpoint, lambda file: is_tokenizer_file(file) or file == "config.json")
+    if saved.lora is not None:
+        return None
+    with saved.model_folder() as folder:
+        return saved.tokenizer(folder)
+
+
+def _read(
+    blobs: BlobStore, checkpoint: Checkpoint, is_read: Callable[[str], bool]
+) -> SavedCheckpoint:
+    """Read those files of a checkpoint whose names `is_read` selects."""
     handle, manifest = _read_manifest(blobs, checkpoint.path)
     if checkpoint.sha256 not in ("", handle.sha256):
         raise CorruptCheckpoint(
@@ -153,11 +182,7 @@ def read_checkpoint(
         )
     lora = manifest["lora"]
     read = _read_all if lora else _CheckedFiles
-    digests = {
-        file: digest
-        for file, digest in manifest["files"].items()
-        if not (weights_only and _whole_name(file) in (MASTERS, OPTIMISER))
-    }
+    digests = {file: digest for file, digest in manifest["files"].items() if is_read(file)}
     files = read(blobs, checkpoint.path, digests)
     return SavedCheckpoint(
         handle,
@@ -201,24 +226,28 @@ def weight_files(
 
     with _temporary_folder(write) as folder:
         copied = tokenizer_files(base.folder)
-        check_inside(base.folder, copied)
+        check_inside(base.folder, copied.values())
         # the base's generation_config.json replaces the one that transformers wrote
-        paths = {path.name: path for path in (*folder.iterdir(), *copied)}
-        for name in sorted(paths):
+        paths = {path.name: path for path in folder.iterdir()} | copied
+        for name in sorted(paths.keys() - {MARKER}):
             yield name, paths[name].read_bytes()
 
 
 @contextmanager
 def _temporary_folder(write: Callable[[Path], object]) -> Iterator[Path]:
-    """A temporary folder into which `write` wrote a model; raises RunFailed if it has no space."""
+    """A temporary folder into which `write` wrote a model; raises RunFailed if it has no space.
+
+    It deletes the folders that killed processes left, each of which is as large as a model.
+    """
     from safetensors import SafetensorError
 
     with ExitStack() as stack:
         try:
-            temporary = TemporaryDirectory(prefix="kitchen-model-")
-            folder = Path(stack.enter_context(temporary))
+            folder = stack.enter_context(temporary_folder("model"))
             write(folder)
         except (OSError, SafetensorError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_SPACE:
+                raise  # of the blob store, which is read as well
             raise RunFailed(
                 f"{gettempdir()}: a whole model cannot be written to the folder for temporary "
                 f"files ({error}); free space for the model there, or name a folder on a larger "
@@ -317,8 +346,7 @@ def _delete(blobs: BlobStore, path: str) -> None:
 
 
 def _is_written_here(file: str) -> bool:
-    of_tokenizer = "/" not in file and any(fnmatchcase(file, pattern) for pattern in TOKENIZER)
-    return of_tokenizer or _FILE.fullmatch(file) is not None
+    return is_tokenizer_file(file) or _FILE.fullmatch(file) is not None
 
 
 def _read_all(blobs: BlobStore, path: str, digests: Mapping[str, str]) -> Mapping[str, bytes]:

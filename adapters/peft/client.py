@@ -104,6 +104,13 @@ class PeftTraining:
         check_config(model_folder(self._hub, model))
         return fetch_tokenizer(self._hub, model)
 
+    def checkpoint_tokenizer(self, checkpoint: Checkpoint) -> Tokenizer | None:
+        """Return the tokenizer in a checkpoint that is a whole model; None for LoRA weights."""
+        _check_packages()
+        from adapters.peft.checkpoints import read_tokenizer
+
+        return read_tokenizer(self._blobs, checkpoint)
+
     def hidden_size(self, model: str) -> int | None:
         """Return the hidden size in the configuration of a model or of an adapter's base."""
         return hidden_size(self._hub, model)

@@ -271,10 +271,11 @@ class PeftSession:
         if isinstance(weights, LoraAdapter):
             weights.load(saved.tensors(WEIGHTS), path)
             return
-        with saved.model_folder() as folder:
-            tensors = read_weights(folder, self._machine.accum_dtype)
-        if with_masters:
-            tensors |= saved.tensors(MASTERS)  # none if the session that saved them had no copies
+        # none if the session that saved them had no copies
+        tensors = saved.tensors(MASTERS) if with_masters else {}
+        if weights.named_parameters().keys() - tensors.keys():
+            with saved.model_folder() as folder:
+                tensors = read_weights(folder) | tensors
         weights.load(tensors, path)
 
     def _check_compatible(self, trainer: Trainer, saved: SavedCheckpoint) -> None:

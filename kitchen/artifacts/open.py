@@ -45,7 +45,7 @@ class OpenWeights:
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer, with the chat template that the run was given."""
-        tokenizer = require_catalog(self.training).tokenizer(self.weights.model)
+        tokenizer = self.weights.tokenizer(require_catalog(self.training))
         template = rendering_settings(self.weights.record).get("template")
         return tokenizer.with_template(template) if template else tokenizer
 

@@ -14,7 +14,14 @@ from kitchen.artifacts.registry import find_version
 from kitchen.backend.logs import ensure_configured
 from kitchen.backend.sampling_router import server_of
 from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
-from kitchen.ports import BlobStore, CheckpointStore, TrainingClient, TrainingSession
+from kitchen.ports import (
+    BlobStore,
+    CheckpointStore,
+    ModelCatalog,
+    Tokenizer,
+    TrainingClient,
+    TrainingSession,
+)
 from kitchen.ports.training import find_catalog, require_checkpoints
 from kitchen.runs.store import read_journal, read_run, run_exists, run_summary
 from kitchen.types import Checkpoint, Facts
@@ -53,9 +60,21 @@ class Weights:
 
     name: str
     source: str | Checkpoint  # as a training client takes it
-    model: str  # the model whose tokenizer they use; for a run, its base model
+    model: str  # for a run, its base model
     run: str = ""  # the run that they come from
     record: Mapping[str, Any] | None = None  # run.json of that run
+
+    def tokenizer(self, models: ModelCatalog) -> Tokenizer:
+        """Return the tokenizer of these weights: a checkpoint's own, or else that of the model.
+
+        An adapter has the optional method `checkpoint_tokenizer` if its checkpoints can have one.
+        """
+        find_own = getattr(models, "checkpoint_tokenizer", None)
+        if find_own is not None and isinstance(self.source, Checkpoint):
+            own: Tokenizer | None = find_own(self.source)
+            if own is not None:
+                return own
+        return models.tokenizer(self.model)
 
     def facts(self, client: TrainingClient, key: str = "weights") -> Facts:
         """Return the facts that results depend on: the name, as `key`, digest and server."""

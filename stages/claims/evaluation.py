@@ -221,7 +221,7 @@ class EvaluateClaimWeights(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[ClaimEvaluation, Samples]:
         weights = find_weights(self.weights, client, blobs)
-        tokenizer = models.tokenizer(weights.model)
+        tokenizer = weights.tokenizer(models)
         sampler = client.sampler(weights.source)
         return await evaluate_claims(
             sampler, tokenizer, held_out, self.config, self.render, self.seed

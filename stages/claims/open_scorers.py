@@ -174,7 +174,7 @@ class OpenScorers(Stage):
         scorer: EntailmentScorer | None = None
         if entailment.kind == JUDGE:
             weights = find_weights(entailment.name, client, blobs)
-            tokenizer = models.tokenizer(weights.model)
+            tokenizer = weights.tokenizer(models)
             scorer = EntailmentJudge(client.sampler(weights.source), tokenizer, weights.name)
             facts = weights_facts(entailment.name, "entailment", client, blobs)
         elif entailment.kind == LEXICAL:

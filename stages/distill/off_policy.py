@@ -98,7 +98,7 @@ class GenerateTeacherAnswers(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[TeacherAnswers, Samples]:
         weights = find_weights(self.teacher, client, blobs)
-        teachers = models.tokenizer(weights.model)
+        teachers = weights.tokenizer(models)
         stage = replace(self, render=_teacher_rendering(self.render, teachers, tokenizer))
         prompts = stage.prompts(rows, teachers)
         with closing(client.sampler(weights.source)) as sampler:
@@ -134,7 +134,7 @@ class GenerateTeacherAnswers(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[EpochSize, Table]:
         tries = self.config.tries
-        teachers = models.tokenizer(find_weights(self.teacher, client, blobs).model)
+        teachers = find_weights(self.teacher, client, blobs).tokenizer(models)
         prompts = list(self.prompts(rows, teachers).values())
         tokens = [
             len(prompt_tokens(row, tokenizer, self.render)) + self.config.max_tokens
@@ -222,7 +222,7 @@ class EvaluateTeacher(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table, Samples]:
         weights = find_weights(self.teacher, client, blobs)
-        student, tokenizer = tokenizer, models.tokenizer(weights.model)
+        student, tokenizer = tokenizer, weights.tokenizer(models)
         held_out = self._measured(held_out, tokenizer)
         prompted = {name: self._prompted(rows) for name, rows in held_out.sets.items()}
         stage = replace(self, render=_teacher_rendering(self.render, tokenizer, student))

@@ -85,7 +85,7 @@ class EnsembleEvaluation:
     ) -> list[Tokenizer]:
         """Return the tokenizers of the members."""
         found = [find_weights(name, client, blobs) for name in self.ensemble.members]
-        return [models.tokenizer(weights.model) for weights in found]
+        return [weights.tokenizer(models) for weights in found]
 
     async def answer(
         self,

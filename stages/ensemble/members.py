@@ -212,7 +212,7 @@ def check_gives_logprobs(weights: Weights, models: ModelCatalog) -> None:
     """Raise ConfigError for a model on a server that is used for text alone."""
     if not is_sampled_elsewhere(weights.source):
         return
-    tokenizer = models.tokenizer(weights.model)
+    tokenizer = weights.tokenizer(models)
     if isinstance(tokenizer, TextTokenizer):
         raise _no_logprobs(weights, tokenizer)
 
@@ -251,4 +251,4 @@ def find_members(
 ) -> list[Member]:
     """Find the weights of all members, without loading them."""
     found = [find_weights(name, client, blobs) for name in names]
-    return [Member(weights, models.tokenizer(weights.model), limits) for weights in found]
+    return [Member(weights, weights.tokenizer(models), limits) for weights in found]

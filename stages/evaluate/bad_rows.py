@@ -73,7 +73,7 @@ class DropBadQuestions(Stage):
         held_out: HeldOut,
         blobs: BlobStore | None = None,
     ) -> tuple[HeldOut, Metrics, Table, Samples]:
-        tokenizer = models.tokenizer(find_weights(self.weights, client, blobs).model)
+        tokenizer = find_weights(self.weights, client, blobs).tokenizer(models)
         kept = good_held_out(held_out, tokenizer, self.render, self.config)
         return kept, *report_bad_rows(kept.bad_rows)
 

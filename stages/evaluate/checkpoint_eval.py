@@ -148,7 +148,7 @@ class EvaluateCheckpoint(Stage):
         judge: RubricJudge | None = None,
     ) -> tuple[EvaluationAfter, Samples]:
         weights = find_weights(self.weights, client, blobs)
-        tokenizer = models.tokenizer(weights.model)
+        tokenizer = weights.tokenizer(models)
         config, decoding = self.config, self.decoding
         with naming_damaged(weights, client, blobs):
             sampler = client.sampler(weights.source)
@@ -166,7 +166,7 @@ class EvaluateCheckpoint(Stage):
         blobs: BlobStore | None = None,
         price: Price | None = None,
     ) -> tuple[Table, Table]:
-        tokenizer = models.tokenizer(find_weights(self.weights, client, blobs).model)
+        tokenizer = find_weights(self.weights, client, blobs).tokenizer(models)
         check_held_out(held_out, tokenizer, self.config, self.render, self.decoding)
         tokens_read = answers = 0
         metrics = metrics_by_set(held_out, self.config, self.decoding)

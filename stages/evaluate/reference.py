@@ -82,7 +82,7 @@ def open_reference(
 ) -> Sampler:
     """Open weights to compare with; raises ConfigError that names the setting if tokens differ."""
     weights = find_weights(name, client, blobs)
-    _check_tokens(name, setting, models.tokenizer(weights.model), tokenizer)
+    _check_tokens(name, setting, weights.tokenizer(models), tokenizer)
     return client.sampler(weights.source)
 
 
@@ -103,11 +103,11 @@ def verify_reference(
         return
     is_remote = parse_weights_name(weights.model).kind == "openai"
     if is_remote:
-        _check_tokens(name, setting, models.tokenizer(weights.model), None)
+        _check_tokens(name, setting, weights.tokenizer(models), None)
     trained = find_weights(model, client, blobs).model if model else ""
     kinds = {parse_weights_name(each).kind for each in (weights.model, trained) if each}
     if trained and trained != weights.model and (is_remote or "hub" not in kinds):
-        _check_tokens(name, setting, models.tokenizer(weights.model), models.tokenizer(trained))
+        _check_tokens(name, setting, weights.tokenizer(models), models.tokenizer(trained))
 
 
 def _check_tokens(name: str, setting: str, tokenizer: Tokenizer, trained: Tokenizer | None) -> None:

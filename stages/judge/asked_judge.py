@@ -32,7 +32,7 @@ class OpenAskedJudge(Stage):
         self, client: TrainingClient, models: ModelCatalog, blobs: BlobStore | None = None
     ) -> Judge:
         weights = find_weights(self.model, client, blobs)
-        tokenizer = models.tokenizer(weights.model)
+        tokenizer = weights.tokenizer(models)
         return Judge(client.sampler(weights.source), tokenizer, self.config, self.seed, self.model)
 
     def preview(

@@ -106,7 +106,7 @@ class EvaluateBaseJudge(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Samples]:
         weights = find_weights(self.model, client, blobs)
-        sampler, tokenizer = client.sampler(weights.source), models.tokenizer(weights.model)
+        sampler, tokenizer = client.sampler(weights.source), weights.tokenizer(models)
         metrics = Metrics()
         records: list[dict[str, Any]] = []
         with closing(Judge(sampler, tokenizer, self.config, name=self.model)) as judge:

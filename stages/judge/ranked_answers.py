@@ -154,7 +154,7 @@ class RankAnswers(Stage):
     ) -> tuple[RankedAnswers, Samples]:
         chosen = self._chosen(tasks)
         weights = find_weights(self.model, client, blobs)
-        tokenizer = models.tokenizer(weights.model)
+        tokenizer = weights.tokenizer(models)
         sets: dict[str, tuple[RankedPair, ...]] = {}
         with closing(client.sampler(weights.source)) as sampler:
             runner = RolloutRunner.sampling(sampler, tokenizer, self.playing, self.render)
@@ -181,7 +181,7 @@ class RankAnswers(Stage):
         problems: list[Task] = []
         for name, indices in self._chosen(tasks).items():
             problems += [tasks.sets()[name][at] for at in indices]
-        tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
+        tokenizer = find_weights(self.model, client, blobs).tokenizer(models)
         prompts = prompt_tokens(problems, tokenizer, self.render)
         tries = self.ranking.tries
         answers = len(problems) * tries

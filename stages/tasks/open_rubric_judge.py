@@ -66,7 +66,7 @@ def open_judge(
 ) -> tuple[RubricJudge, Facts]:
     """Open a judge by the name of its weights, with the facts that identify them."""
     weights = find_weights(model, client, blobs)
-    tokenizer, sampler = models.tokenizer(weights.model), client.sampler(weights.source)
+    tokenizer, sampler = weights.tokenizer(models), client.sampler(weights.source)
     facts = Facts({**weights.facts(client, "rubric"), "rubric.model": weights.model})
     return RubricJudge.of(config, tokenizer, sampler, seed), facts
 
@@ -80,7 +80,7 @@ def planned_judge(
     blobs: BlobStore | None,
 ) -> RubricJudge:
     """Return the judge of a plan, which has a tokenizer and asks nothing."""
-    tokenizer = models.tokenizer(find_weights(model, client, blobs).model)
+    tokenizer = find_weights(model, client, blobs).tokenizer(models)
     return RubricJudge.of(config, tokenizer, None, seed)
 
 

@@ -1,4 +1,4 @@
-"""The digest that identifies a folder of weights."""
+"""The digest of a folder of weights, and the files of its tokenizer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.folders import model_sha256
+from adapters.folders import model_sha256, tokenizer_files
 from adapters.local.hub import LocalHub
 
 
@@ -45,3 +45,19 @@ def test_an_adapters_digest_covers_weights_config_and_base(
             "other"
         )
     assert (model_sha256(hub, model) == before) is (change == "nothing")
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    ["tokenizer.json", "sentencepiece.bpe.model", "spm.model", "tekken.json", "qwen.tiktoken"],
+)
+def test_a_tokenizer_is_found_by_its_vocabulary(tmp_path: Path, vocabulary: str) -> None:
+    template = "additional_chat_templates/rag.jinja"
+    others = ["model.safetensors", "config.json", "original/tokenizer.json"]
+    for name in (template, "generation_config.json", *others):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert tokenizer_files(tmp_path) == {}
+    (tmp_path / vocabulary).touch()
+    expected = {template, "generation_config.json", vocabulary}
+    assert tokenizer_files(tmp_path) == {name: tmp_path / name for name in expected}

@@ -56,8 +56,9 @@ class RandomModel:
 
     def run(self, turns: Turns) -> None:
         write_random_model(self.config, self.folder, self.device)
-        for file in tokenizer_files(LocalHub().fetch(self.tokenizer)):
-            copy(file, self.folder)
+        for name, file in tokenizer_files(LocalHub().fetch(self.tokenizer)).items():
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            copy(file, self.folder / name)
 
 
 def write_random_model(config: Mapping[str, Any], folder: Path, device: str) -> Any:

@@ -16,7 +16,7 @@ from torch import nn
 from adapters.folders import CONFIG, base_of, peft_base_fields, tokenizer_files
 from adapters.peft.adapter_folder import WEIGHTS, read_adapter
 from adapters.peft.checkpoints import SavedCheckpoint, read_checkpoint
-from adapters.peft.exporting.gguf_file import check_gguf, write_gguf
+from adapters.peft.exporting.gguf_file import check_gguf, check_quantization, write_gguf
 from adapters.peft.model.base_model import BaseModel, load_base, open_base
 from adapters.peft.model.lora import LoraAdapter, adapted_paths, check_fit
 from adapters.peft.runtime.worker import COMPUTE_LOCK
@@ -66,9 +66,10 @@ def export(
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
             (part / WEIGHTS).write_bytes(found.weights)
         files = tokenizer_files(found.tokenizer)
-        check_inside(found.tokenizer, files)
-        for path in files:
-            shutil.copyfile(path, part / path.name)
+        check_inside(found.tokenizer, files.values())
+        for name, path in files.items():
+            (part / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, part / name)
 
 
 def export_gguf(
@@ -84,13 +85,14 @@ def export_gguf(
 
     Raises BackendError, before the model is loaded, if a GGUF file cannot hold it.
     """
+    check_quantization(quantization)
     found = _find_weights(hub, blobs, weights)
     with _whole_folder(found) as folder:
         if isinstance(found, SavedCheckpoint):
             name, tokenizer = found.checkpoint.path, found.tokenizer(folder)
         else:
             name, tokenizer = str(folder), load_tokenizer(found.tokenizer, folder)
-        checked = check_gguf(folder, tokenizer, quantization, name)
+        checked = check_gguf(folder, tokenizer, name)
         with COMPUTE_LOCK:
             if isinstance(found, SavedCheckpoint):
                 model = _open_whole(name, folder)

@@ -47,18 +47,20 @@ class GgufModel:
     source: str  # the folder or checkpoint, for errors
 
 
-def check_gguf(
-    folder: Path, tokenizer: FolderTokenizer, quantization: str, source: str
-) -> GgufModel:
-    """Read a model's folder without its weights; raises BackendError if GGUF cannot hold it.
-
-    Errors name the folder as `source`.
-    """
+def check_quantization(quantization: str) -> None:
+    """Raise BackendError for a type of GGUF files that cannot be written."""
     if quantization not in QUANTIZATIONS:
         raise BackendError(
             f"{quantization!r} is not a type of GGUF files that can be written here; "
             + did_you_mean(quantization, QUANTIZATIONS)
         )
+
+
+def check_gguf(folder: Path, tokenizer: FolderTokenizer, source: str) -> GgufModel:
+    """Read a model's folder without its weights; raises BackendError if GGUF cannot hold it.
+
+    Errors name the folder as `source`.
+    """
     config, file = model_config(folder), f"{source}/config.json"
     kind = str(config.get("model_type"))
     merged = "export the merged model (--merged), and convert it with llama.cpp's converter"

@@ -148,10 +148,25 @@ def _open(folder: Path, settings: Settings, device: torch.device, dtype: torch.d
         )
 
 
-def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the parameters of a whole model, on the CPU, under the names of its modules."""
-    model = _open(folder, Settings(), torch.device("cpu"), dtype)
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the parameters of a whole model, on the CPU, under the names of its modules.
+
+    They have the precision in which they were saved, or the highest one if there are several.
+    """
+    model = _open(folder, Settings(), torch.device("cpu"), _highest_precision(folder))
     return dict(model.named_parameters())
+
+
+def _highest_precision(folder: Path) -> torch.dtype:
+    from safetensors import safe_open
+
+    highest = None
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 it is no mapping
+                dtype = tensors.get_tensor(name).dtype
+                highest = dtype if highest is None else torch.promote_types(highest, dtype)
+    return torch.float32 if highest is None else highest
 
 
 def read_architecture(folder: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,9 +24,15 @@ from adapters.peft.checkpoints import (
     write_checkpoint,
 )
 from adapters.peft.client import PeftTraining
+from adapters.peft.model.base_model import read_weights
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.session import PeftSession
-from kitchen.errors import ConfigError, CorruptCheckpoint, RunFailed
+from adapters.tokenizer import FolderTokenizer
+from kitchen.artifacts.open import OpenWeights
+from kitchen.artifacts.weights import Weights
+from kitchen.backend.temporary import MARKER
+from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, RunFailed
+from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Adam, Array, Checkpoint, Datum, FullWeights, Lora
 from tests.support.one_model import OneModel
 from tests.support.peft_sessions import step
@@ -176,6 +183,47 @@ def test_a_full_temporary_folder_keeps_the_old_weights(
     assert {name: blobs.read(name) for name in blobs.list()} != before
 
 
+def test_folders_of_killed_saves_are_deleted(
+    opened: Opened, blobs: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are as large as the model; the file that marks them is no part of a checkpoint."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    killed = tmp_path / "kitchen-model-abcd1234"
+    killed.mkdir()
+    for file in (MARKER, "model.safetensors"):
+        (killed / file).touch()
+    opened().save_weights("w").result()
+    assert list(tmp_path.glob("kitchen-model-*")) == []
+    assert f"w/{MARKER}" not in blobs.list()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_only_a_full_folder_is_reported_as_one(
+    opened: Opened, blobs: FakeBlobs, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The blob store is read while the folder is written, and may fail for other reasons."""
+    saved = read_checkpoint(blobs, opened().save_weights("w").result())
+
+    def fail(name: str) -> bytes:
+        raise OSError(number, "as in this test")
+
+    monkeypatch.setattr(blobs, "read", fail)
+    expected = RunFailed if number == errno.ENOSPC else OSError
+    with pytest.raises(expected, match="as in this test"), saved.model_folder():
+        pass
+
+
+def test_a_type_of_gguf_is_checked_before_the_model_is_read(
+    opened: Opened, folder: Path, blobs: FakeBlobs, tmp_path: Path
+) -> None:
+    pytest.importorskip("gguf")
+    saved = opened().save_weights("w").result()
+    blobs.delete("w/model.safetensors")
+    client = PeftTraining(OneModel(folder), blobs, device="cpu")
+    with pytest.raises(BackendError, match="'q4' is not a type of GGUF files"):
+        client.export_gguf(saved, tmp_path / "w.gguf", quantization="q4", chat_template=None)
+
+
 def test_samplers_do_not_read_the_optimisers_files(
     opened: Opened, folder: Path, blobs: FakeBlobs, weighted: list[Datum]
 ) -> None:
@@ -262,6 +310,79 @@ def test_a_checkpoint_needs_no_base(
     assert (tmp_path / "w.gguf").stat().st_size > 300_000
     session.delete(saved).result()
     assert blobs.list() == []
+
+
+def test_commands_open_the_tokenizer_of_a_checkpoint(
+    opened: Opened, blobs: FakeBlobs, tmp_path: Path
+) -> None:
+    """Commands read it without the weights, whatever lies at the path of the base by then."""
+    base = tiny_model(tmp_path / "base")
+    of_full, of_lora = opened(f"path:{base}"), opened(f"path:{base}", Lora(rank=4))
+    full, lora = of_full.save_weights("full").result(), of_lora.save_weights("lora").result()
+    messages = [{"role": "user", "content": "two cups"}]
+    expected = of_full.tokenizer().render(messages)
+    byte_level_tokenizer(base, ["another text"], 300)
+    hub = OneModel(base)
+    client = PeftTraining(hub, blobs, device="cpu", dtype="float32", threads=1)
+
+    def tokenizer(source: Checkpoint) -> Tokenizer:
+        weights = Weights(f"run:{source.path}", source, f"path:{base}")
+        return OpenWeights(weights, client, hub, blobs).tokenizer()
+
+    assert tokenizer(lora).vocabulary == client.tokenizer(f"path:{base}").vocabulary
+    shutil.rmtree(base)
+    blobs.delete("full/model.safetensors")
+    np.testing.assert_array_equal(tokenizer(full).render(messages), expected)
+
+
+def test_all_chat_templates_are_saved(opened: Opened, blobs: FakeBlobs, tmp_path: Path) -> None:
+    base, out = tiny_model(tmp_path / "base"), tmp_path / "out"
+    template = base / "additional_chat_templates" / "rag.jinja"
+    template.parent.mkdir()
+    template.write_text("{{ messages }}")
+    session = opened(f"path:{base}")
+    saved = session.save_weights("w").result()
+    shutil.rmtree(base)
+    client = PeftTraining(OneModel(base), blobs, device="cpu")
+    tokenizer = cast(FolderTokenizer, client.checkpoint_tokenizer(saved))
+    assert tokenizer.inner.chat_template["rag"] == "{{ messages }}"
+    client.export(saved, out)
+    assert (out / "additional_chat_templates" / "rag.jinja").read_text() == "{{ messages }}"
+    session.delete(saved).result()
+    assert blobs.list() == []
+
+
+@pytest.mark.parametrize("left_out", ["tokenizer", "tokenizer.json"])
+def test_a_checkpoint_without_a_whole_tokenizer(
+    opened: Opened, blobs: FakeBlobs, tmp_path: Path, left_out: str
+) -> None:
+    """Older versions did not save all files of a tokenizer."""
+    saved = read_checkpoint(blobs, opened().save_weights("w").result())
+    for name in saved.files:
+        if not name.startswith(left_out):
+            (tmp_path / name).write_bytes(saved.files[name])
+    with pytest.raises(BackendError, match=r"(?s)'w'.*tokenizer.*an older version.*path:FOLDER"):
+        saved.tokenizer(tmp_path)
+
+
+def test_loading_reads_no_weight_twice(
+    opened: Opened, weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights with master copies are not read, and others are read as they were saved."""
+    session, read = opened(dtype="bfloat16"), list[set[torch.dtype]]()
+    train(session, weighted)
+    saved = session.save("one").result()
+
+    def observed(folder: Path) -> dict[str, torch.Tensor]:
+        tensors = read_weights(folder)
+        read.append({tensor.dtype for tensor in tensors.values()})
+        return tensors
+
+    monkeypatch.setattr("adapters.peft.session.read_weights", observed)
+    session.load(saved).result()
+    assert read == []
+    session.load_weights(saved).result()
+    assert read == [{torch.bfloat16}]
 
 
 def test_large_weights_are_saved_as_several_files(

@@ -27,7 +27,8 @@ def test_a_session_that_runs_out_of_memory(opened: Callable[..., PeftSession]) -
     session = opened()
     expected = (
         r"^training tiny: the memory of this machine \([\d.,]+ GB\) ran out when it asked for "
-        r"1,125,899\.9 GB.*checkpointing=true.*bigger-than-one-machine"
+        r"1,125,899\.9 GB.*checkpointing=true.*with train=full, set train=lora.*"
+        "bigger-than-one-machine"
     )
     with pytest.raises(BackendError, match=expected):
         session.submit(lambda trainer: exhaust()).result()
