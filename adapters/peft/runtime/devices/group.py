@@ -179,6 +179,7 @@ class DeviceGroup:
 
     def _stop(self, own: Outcome) -> None:
         """End all processes, and wait for the part of this one."""
+        self._reduce.abort()  # first: a process that ends deletes the file of the connections
         self.close()
         # it ends by itself, unless it waits for the others on a CUDA device
         concurrent.futures.wait({own}, timeout=LAST_WORDS)
