@@ -42,11 +42,15 @@ class AllReduce:
             ) from error
 
     def abort(self) -> None:
-        """End the wait for other devices and all later sums with LostPeer.
+        """End the running sum and all later ones; another thread calls this.
 
-        Another thread calls this.
+        A sum by Gloo ends only with the process of another device: Gloo cannot abort one. On a CUDA
+        device, the running sum returns wrong numbers.
         """
         self._aborted.set()
+        # older versions of torch have no `abort` for Gloo; that of NCCL may have to wait
+        if (abort := getattr(self._group, "abort", None)) is not None:
+            threading.Thread(target=abort, name="abort of a sum", daemon=True).start()
 
     def _sum(self, tensors: Sequence[torch.Tensor]) -> None:
         """Sum tensors of one dtype in one buffer, of float32 or better."""
@@ -56,6 +60,7 @@ class AllReduce:
             self._group = self._connect(buffer.device)
         self._raise_if_aborted()
         self._group.allreduce([buffer]).wait()
+        self._raise_if_aborted()
         parts = torch.split(buffer, [tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))

@@ -181,7 +181,7 @@ class DeviceGroup:
         """End all processes, and wait for the part of this one."""
         self._reduce.abort()  # first: a process that ends deletes the file of the connections
         self.close()
-        # it ends by itself, unless it waits for the others on a CUDA device
+        # it ends soon, unless it is connecting, or computes without a sum
         concurrent.futures.wait({own}, timeout=LAST_WORDS)
 
     def _give_up(self, own: Outcome) -> None:
