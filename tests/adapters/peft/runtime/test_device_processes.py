@@ -104,6 +104,7 @@ def test_a_device_that_fails_before_a_sum_ends_the_step(
     session: PeftSession, weighted: list[Datum]
 ) -> None:
     trained(session, weighted)
+    sampler = session.snapshot().result()
     session.submit(exhaust_memory_in_sums).result()
     session.forward_backward(weighted).result()
     with pytest.raises(
@@ -112,6 +113,10 @@ def test_a_device_that_fails_before_a_sum_ends_the_step(
         session.optim_step(Adam(0.01)).result()
     with pytest.raises(RunFailed, match="an earlier one failed: device 1: out of memory"):
         session.forward(weighted).result()
+    with pytest.raises(SessionLost, match=r"device 1: out of memory.*`kitchen resume RUN`") as lost:
+        sampler.logprobs(np.arange(5, 9)).result()
+    assert str(lost.value).count("device 1") == 1
+    sampler.close()
 
 
 def test_a_device_that_fails_before_the_first_sum(
