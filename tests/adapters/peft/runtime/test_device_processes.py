@@ -211,7 +211,7 @@ def _is_running(process: int) -> bool:
         (
             {"devices": 3, "device": "cpu", "threads": 2},
             BackendError,
-            "set training.threads=3, or .*devices=2",
+            "devices=3 needs 3 CPU threads, but this run uses 2; set training.threads=3, or .*=2",
         ),
     ],
 )
