@@ -77,9 +77,10 @@ class Settings:
         if wanted <= most:
             return
         kind = "CUDA devices" if cuda else "CPU threads"
+        owner = "this machine has" if cuda else "this run uses"
         fix = "training.devices=all" if cuda else f"training.threads={wanted}"
         raise BackendError(
-            f"training.devices={wanted} needs as many {kind}, and their number is {most}; "
+            f"training.devices={wanted} needs {wanted} {kind}, but {owner} {most}; "
             f"set {fix}, or training.devices={most}"
         )
 

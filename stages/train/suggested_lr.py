@@ -87,7 +87,7 @@ def _suggestion(model: TrainedModel) -> Sequence[tuple[str, str, str]]:
         return _suggestion_for_all_weights(family, model.hidden_size)
     if family is None or model.hidden_size is None:
         return ()
-    here = "this rsLoRA has the scale of alpha" if model.is_rslora else "here alpha is"
+    here = "this rsLoRA scales like plain LoRA with alpha" if model.is_rslora else "here alpha is"
     note = "" if model.alpha in (None, FITTED_ALPHA) else f"; {here} {model.alpha:g}"
     basis = (
         f"5e-5 · 10 · (2000 / {model.hidden_size})^{EXPONENTS[family]:g}, fitted on {family} with "

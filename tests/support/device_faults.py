@@ -1,7 +1,9 @@
-"""Faults of the second device of a group."""
+"""Faults of the second device of a group, and what the threads of this process do."""
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -33,3 +35,11 @@ def exhaust_memory_in_sums(trainer: Trainer) -> None:
 
 def exhaust_memory_on_device(worker: DeviceWorker) -> None:
     worker.reduce = Exhausted()
+
+
+def running_functions() -> set[str]:
+    """Return the names of the functions that the threads of this process are in."""
+    names = set()
+    for frame in sys._current_frames().values():
+        names |= {caller.f_code.co_name for caller, _ in traceback.walk_stack(frame)}
+    return names

@@ -91,13 +91,13 @@ def test_suggestion_is_shown_with_its_basis(learner: TrainedModel, value: str, w
     assert ("here alpha" in reason) == (learner.alpha == 64.0)
 
 
-@pytest.mark.parametrize(("rank", "alpha", "note"), [(16, 32.0, ""), (64, 64.0, "of alpha 64")])
+@pytest.mark.parametrize(("rank", "alpha", "note"), [(16, 32.0, ""), (64, 64.0, "with alpha 64")])
 def test_rslora_is_compared_by_its_scale(rank: int, alpha: float, note: str) -> None:
     assert plain_alpha(Lora(rank, alpha=8.0, kind="rslora")) == alpha
     assert plain_alpha(Lora(rank, alpha=8.0)) == 8.0
     model = TrainedModel("meta-llama/Llama-3.1-8B", 4096, alpha, is_rslora=True)
     _, (_, _, basis) = learning_rate_table(Constant(1e-3), model).rows
-    assert ("this rsLoRA has the scale of alpha" in basis) == bool(note)
+    assert ("this rsLoRA scales like plain LoRA with alpha" in basis) == bool(note)
     assert note in basis
 
 

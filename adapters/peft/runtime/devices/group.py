@@ -152,9 +152,10 @@ class DeviceGroup:
         self._raise_error(outcomes, is_stuck=bool(pending))
 
     def _raise_error(self, outcomes: Sequence[Outcome], *, is_stuck: bool) -> None:
-        """Raise the error of the device that failed first, if one did.
+        """Raise the error of a device that failed, if one did.
 
-        The group is lost if a device is stuck, or could not be reached.
+        An error that another device caused counts only if there is no other. Of several, that of
+        the lowest rank is raised. The group is lost if a device is stuck, or could not be reached.
         """
         errors = {
             rank: error
@@ -168,7 +169,7 @@ class DeviceGroup:
             if not first_hand:
                 concurrent.futures.wait({self._lost}, timeout=LAST_WORDS)
             rank = [*first_hand, *errors][0]
-            error = SessionLost(f"device {rank} failed: {errors[rank]}; {RESUME}")
+            error = SessionLost(f"{_describe(rank, errors[rank])}; {RESUME}")
             with suppress(concurrent.futures.InvalidStateError):  # a process ended meanwhile
                 self._lost.set_exception(error)
             if not first_hand:
@@ -179,8 +180,9 @@ class DeviceGroup:
 
     def _stop(self, own: Outcome) -> None:
         """End all processes, and wait for the part of this one."""
+        self._reduce.abort()  # first: a process that ends deletes the file of the connections
         self.close()
-        # it ends by itself, unless it waits for the others on a CUDA device
+        # it ends soon, unless it is connecting, or computes without a sum
         concurrent.futures.wait({own}, timeout=LAST_WORDS)
 
     def _give_up(self, own: Outcome) -> None:
@@ -194,6 +196,12 @@ class DeviceGroup:
             error = self._lost.exception()
             assert error is not None
             raise copy.copy(error)  # a traceback would keep this group, and its processes, alive
+
+
+def _describe(rank: int, error: BaseException) -> str:
+    """Return the error of a device with its name, which the text of some errors begins with."""
+    text, name = str(error), f"device {rank}"
+    return text if text.startswith(f"{name}: ") else f"{name} failed: {text}"
 
 
 def _bound(work: Callable[[], T]) -> Callable[[], T]:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
 from kitchen.errors import BackendError, ConfigError, RunFailed, SessionLost
 from kitchen.types import Adam, Datum, Floats, Lora
-from tests.support.device_faults import exhaust_memory_in_sums
+from tests.support.device_faults import exhaust_memory_in_sums, running_functions
 from tests.support.one_model import OneModel
 from tests.support.peft_sessions import trained
 from tests.support.polling import wait_until
@@ -105,6 +104,7 @@ def test_a_device_that_fails_before_a_sum_ends_the_step(
     session: PeftSession, weighted: list[Datum]
 ) -> None:
     trained(session, weighted)
+    sampler = session.snapshot().result()
     session.submit(exhaust_memory_in_sums).result()
     session.forward_backward(weighted).result()
     with pytest.raises(
@@ -113,6 +113,20 @@ def test_a_device_that_fails_before_a_sum_ends_the_step(
         session.optim_step(Adam(0.01)).result()
     with pytest.raises(RunFailed, match="an earlier one failed: device 1: out of memory"):
         session.forward(weighted).result()
+    with pytest.raises(SessionLost, match=r"device 1: out of memory.*`kitchen resume RUN`") as lost:
+        sampler.logprobs(np.arange(5, 9)).result()
+    assert str(lost.value).count("device 1") == 1
+    sampler.close()
+
+
+def test_a_device_that_fails_before_the_first_sum(
+    session: PeftSession, weighted: list[Datum]
+) -> None:
+    session.submit(exhaust_memory_in_sums).result()
+    session.forward_backward(weighted).result()
+    with pytest.raises(BackendError, match="device 1: out of memory"):
+        session.optim_step(Adam(0.01)).result()
+    assert "_connect" not in running_functions()  # device 0 no longer waits
 
 
 @pytest.mark.slow
@@ -124,7 +138,7 @@ def test_a_process_killed_in_the_sum_of_gradients(
     session.forward_backward(weighted).result()
     os.kill(process, signal.SIGSTOP)
     future = session.optim_step(Adam(0.01))
-    wait_until(lambda: "allreduce" in stacks_of_all_threads())
+    wait_until(lambda: "_sum" in running_functions())
     os.kill(process, signal.SIGKILL)
     assert_lost(process, future.result)
 
@@ -137,11 +151,6 @@ def test_a_process_killed_between_two_calls(
     os.kill(process, signal.SIGKILL)
     assert_lost(process, session.forward(weighted).result)
     trained(training.open("tiny", Lora(rank=4, seed=1)), weighted)  # on new processes
-
-
-def stacks_of_all_threads() -> str:
-    frames = sys._current_frames().values()
-    return "".join(text for frame in frames for text in traceback.format_stack(frame))
 
 
 PROGRAM = """
@@ -202,7 +211,7 @@ def _is_running(process: int) -> bool:
         (
             {"devices": 3, "device": "cpu", "threads": 2},
             BackendError,
-            "set training.threads=3, or .*devices=2",
+            "devices=3 needs 3 CPU threads, but this run uses 2; set training.threads=3, or .*=2",
         ),
     ],
 )
