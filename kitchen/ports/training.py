@@ -92,7 +92,8 @@ class TrainingClient(SamplingClient, Protocol):
 class ModelCatalog(Protocol):
     """Facts about models, without loading weights.
 
-    Every method raises BackendError for an unknown model.
+    Every method raises BackendError for an unknown model. If checkpoints contain a tokenizer, an
+    adapter may have one more method: `checkpoint_tokenizer(checkpoint) -> Tokenizer | None`.
     """
 
     def find(self, model: str) -> None:

@@ -36,7 +36,7 @@ class TrainedWeights(ABC):
         }
 
     def load(self, tensors: Mapping[str, torch.Tensor], source: str) -> None:
-        """Load weights of any precision, in that in which the optimiser updates them.
+        """Load weights of any precision, and keep them in that of the optimiser's updates.
 
         Raises ConfigError, which names the source, if names or shapes differ; all are checked
         before any weight is changed.
