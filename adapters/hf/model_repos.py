@@ -21,6 +21,8 @@ _INCLUDED = [
     "*.json",
     "*.txt",
     "*.model",
+    "tokenizer.model*",
+    "bpe.codes",
     "*.jinja",
     "*.tiktoken",
     "README.md",

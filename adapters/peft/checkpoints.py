@@ -90,17 +90,18 @@ class SavedCheckpoint:
 
     def tokenizer(self, folder: Path) -> FolderTokenizer:
         """Open the tokenizer of a whole model in the folder of `model_folder`."""
-        path, reason = self.checkpoint.path, "it has no files of a tokenizer"
+        path, reason = self.checkpoint.path, ""
         try:
             if tokenizer_files(folder):
                 return load_tokenizer(folder).named(path)
         except BackendError as error:
-            reason = str(error).rstrip(".")
+            first_line = str(error).partition("\n")[0].rstrip(".: ")
+            reason = " (" + first_line.replace(str(folder), path) + ")"
         raise BackendError(
-            f"checkpoint {path!r}: {reason}. If the folder of {self.model!r} had no tokenizer when "
-            "the checkpoint was saved, or an older version saved only some files of it: export the "
-            "checkpoint, add the tokenizer's files to the exported folder, and use that folder "
-            "(path:FOLDER)"
+            f"checkpoint {path!r} has no complete tokenizer{reason}. The folder of {self.model!r} "
+            "had none when the checkpoint was saved, or an older version saved only some of its "
+            "files. To repair it, export the checkpoint, copy the tokenizer's files into the "
+            "exported folder, and use that folder (path:FOLDER)"
         )
 
     def write_model(self, folder: Path) -> None:

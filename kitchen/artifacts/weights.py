@@ -65,16 +65,9 @@ class Weights:
     record: Mapping[str, Any] | None = None  # run.json of that run
 
     def tokenizer(self, models: ModelCatalog) -> Tokenizer:
-        """Return the tokenizer of these weights: a checkpoint's own, or else that of the model.
-
-        An adapter has the optional method `checkpoint_tokenizer` if its checkpoints can have one.
-        """
-        find_own = getattr(models, "checkpoint_tokenizer", None)
-        if find_own is not None and isinstance(self.source, Checkpoint):
-            own: Tokenizer | None = find_own(self.source)
-            if own is not None:
-                return own
-        return models.tokenizer(self.model)
+        """Return the tokenizer of these weights: a checkpoint's own, or else that of the model."""
+        own = saved_tokenizer(models, self.source)
+        return models.tokenizer(self.model) if own is None else own
 
     def facts(self, client: TrainingClient, key: str = "weights") -> Facts:
         """Return the facts that results depend on: the name, as `key`, digest and server."""
@@ -142,6 +135,18 @@ def resolve_model(name: WeightsName, blobs: BlobStore | None) -> WeightsName:
     if blobs is None:
         raise ConfigError(f"{name}: without a blob store there are no registered models")
     return parse_weights_name(find_version(blobs, name.name, name.at).weights)
+
+
+def saved_tokenizer(models: ModelCatalog, source: str | Checkpoint) -> Tokenizer | None:
+    """Return the tokenizer that a checkpoint contains, if it does.
+
+    An adapter has the optional method `checkpoint_tokenizer` if its checkpoints can have one.
+    """
+    find = getattr(models, "checkpoint_tokenizer", None)
+    if find is None or not isinstance(source, Checkpoint):
+        return None
+    tokenizer: Tokenizer | None = find(source)
+    return tokenizer
 
 
 def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> Weights:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -139,19 +139,33 @@ def validated_setting(
 
 
 def _type_error(error: ValidationError, value: Any) -> str:
-    """Return `=VALUE: message` for a value, or `[N]=VALUE: message` for an element of a list.
+    """Return `=VALUE: message` for a value, or `[N]=VALUE: message` for one that it contains.
 
     The message names all members of a union.
     """
     details = error.errors(include_url=False)
     for detail in details:
-        if detail["input"] is not value and detail["loc"]:
-            return f"[{detail['loc'][-1]}]={detail['input']}: {detail['msg']}"
+        if place := _place(value, detail["loc"]):
+            return f"{place}={detail['input']}: {detail['msg']}"
     if len(details) == 1:
         return f"={value}: {details[0]['msg']}"
     first, *others = [detail["msg"].partition(", unable to")[0] for detail in details]
     expected = [message.removeprefix("Input should be ") for message in others]
     return f"={value}: {' or '.join([first, *expected])}"
+
+
+def _place(value: Any, location: Sequence[int | str]) -> str:
+    """Return the place of an error within a value, as `[KEY][N]`; empty for the value itself.
+
+    A location also has the members of unions, and "[key]" for a key of a mapping.
+    """
+    place = ""
+    for part in location:
+        is_index = isinstance(value, list | tuple) and isinstance(part, int)
+        if is_index or (isinstance(value, Mapping) and part in value):
+            place += f"[{part}]"
+            value = value[part]
+    return place
 
 
 def required_ports(cls: Any) -> Mapping[str, str]:

@@ -148,9 +148,9 @@ class EvaluateCheckpoint(Stage):
         judge: RubricJudge | None = None,
     ) -> tuple[EvaluationAfter, Samples]:
         weights = find_weights(self.weights, client, blobs)
-        tokenizer = weights.tokenizer(models)
         config, decoding = self.config, self.decoding
         with naming_damaged(weights, client, blobs):
+            tokenizer = weights.tokenizer(models)
             sampler = client.sampler(weights.source)
             evaluation = await evaluate(
                 sampler, tokenizer, config, self.render, held_out, decoding, self.seed, judge

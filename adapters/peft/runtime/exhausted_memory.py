@@ -13,8 +13,8 @@ from kitchen.errors import BackendError
 
 _CPU_REQUEST = re.compile(r"DefaultCPUAllocator: .* allocate (\d+) bytes")
 _ADVICE = (
-    "set training.checkpointing=true, a smaller training.micro_batch_tokens, or, to train LoRA "
-    "weights, training.quantization=4bit; with train=full, set train=lora (docs/memory.md). "
+    "set training.checkpointing=true or a smaller training.micro_batch_tokens. With LoRA, "
+    "training.quantization=4bit also helps; with train=full, use train=lora (docs/memory.md). "
     "With training.devices, each device holds the whole model: one that is larger than a device "
     "needs the Tinker service or a server that splits it (docs/bigger-than-one-machine.md)"
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import structlog
 
@@ -15,12 +15,20 @@ from adapters.server.openai.errors import OpenAIError
 from adapters.server.records import CheckpointRecord
 from adapters.server.sessions import ServedModel, Sessions
 from kitchen.artifacts.registry import model_aliases, model_names, model_versions
-from kitchen.artifacts.weights import Weights, WeightsName, find_weights, parse_typed_name
+from kitchen.artifacts.weights import (
+    Weights,
+    WeightsName,
+    find_weights,
+    parse_typed_name,
+    saved_tokenizer,
+)
 from kitchen.errors import ConfigError, CorruptCheckpoint, DataError, did_you_mean
 from kitchen.ports.sampling import Tokenizer
 from kitchen.runs.store import read_journal, read_run, run_exists, run_names
 from kitchen.types import Checkpoint
 
+T = TypeVar("T", bound="Tokenizer | None")
+_Source: TypeAlias = "str | Checkpoint"
 log = structlog.get_logger("kitchen.serve")
 TINKER = "tinker://"
 OPEN_TOKENIZERS = 32
@@ -73,7 +81,8 @@ class WeightsNames:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._blobs = sessions.records.blobs
-        self._tokenizers: OrderedDict[tuple[str, str | None], Tokenizer] = OrderedDict()
+        # by model or checkpoint, and template; None if a checkpoint has none
+        self._tokenizers: OrderedDict[tuple[_Source, str | None], Tokenizer | None] = OrderedDict()
         self._locks: dict[str, Lock] = {}  # of tokenizers, by model
         self._lock = Lock()
         self._digests: dict[str, str | None] = {}  # of base models, when first asked for
@@ -217,7 +226,7 @@ class WeightsNames:
         model: ServedModel,
         rendering: Mapping[str, Any],
     ) -> ServedWeights:
-        tokenizer = self._tokenizer(model.name, rendering.get("template") or None)
+        tokenizer = self._tokenizer(source, model.name, rendering.get("template") or None)
         chat = tokenizer.chat if rendering.get("chat") is None else bool(rendering["chat"])
         return ServedWeights(
             name,
@@ -230,19 +239,28 @@ class WeightsNames:
             self._locks.setdefault(model.name, Lock()),
         )
 
-    def _tokenizer(self, model: str, template: str | None) -> Tokenizer:
-        """Return the tokenizer of a model, with the template of a run; the last few stay open."""
+    def _tokenizer(self, source: _Source, model: str, template: str | None) -> Tokenizer:
+        """Return the tokenizer of a checkpoint or model, with the template of a run."""
+        training = self._sessions.training
         with self._lock:
-            key = (model, template)
-            if key not in self._tokenizers:
-                tokenizer = self._sessions.training.tokenizer(model)
-                self._tokenizers[key] = (
-                    tokenizer if template is None else tokenizer.with_template(template)
-                )
-            self._tokenizers.move_to_end(key)
-            if len(self._tokenizers) > OPEN_TOKENIZERS:
-                self._tokenizers.popitem(last=False)
-            return self._tokenizers[key]
+            own: Tokenizer | None = None
+            if isinstance(source, Checkpoint):
+                own = self._cached((source, None), lambda: saved_tokenizer(training, source))
+            tokenizer = own or self._cached((model, None), lambda: training.tokenizer(model))
+            if template is None:
+                return tokenizer
+            key = (source if own else model, template)
+            return self._cached(key, lambda: tokenizer.with_template(template))
+
+    def _cached(self, key: tuple[_Source, str | None], open_: Callable[[], T]) -> T:
+        """Return a tokenizer, which stays open while it is one of the last few in use."""
+        if key not in self._tokenizers:
+            self._tokenizers[key] = open_()
+        self._tokenizers.move_to_end(key)
+        found = self._tokenizers[key]
+        if len(self._tokenizers) > OPEN_TOKENIZERS:
+            self._tokenizers.popitem(last=False)
+        return cast(T, found)
 
 
 def _not_found(message: str, name: str) -> OpenAIError:

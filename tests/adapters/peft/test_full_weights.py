@@ -365,10 +365,10 @@ def test_a_checkpoint_without_a_whole_tokenizer(
         saved.tokenizer(tmp_path)
 
 
-def test_loading_reads_no_weight_twice(
+def test_loading_opens_no_model_if_masters_suffice(
     opened: Opened, weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights with master copies are not read, and others are read as they were saved."""
+    """The model is opened only for weights without master copies, as it was saved."""
     session, read = opened(dtype="bfloat16"), list[set[torch.dtype]]()
     train(session, weighted)
     saved = session.save("one").result()

@@ -83,6 +83,8 @@ def test_invalid_setting_names_all_types(value: str) -> None:
         (Literal["a", "b"] | int, "x", "it=x: Input should be 'a' or 'b' or a valid integer"),
         (str | list[str], [1, 2], "it[0]=1: Input should be a valid string"),
         (list[int], [7, "x"], "it[1]=x: Input should be a valid integer, unable to parse"),
+        (list[list[int]], [[1, "x"]], "it[0][1]=x: Input should be a valid integer, unable to"),
+        (dict[str, list[int]], {"k": [1, "x"]}, "it[k][1]=x: Input should be a valid integer"),
         (float, "x", "it=x: Input should be a valid number, unable to parse"),
     ],
 )

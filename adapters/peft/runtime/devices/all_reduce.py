@@ -88,7 +88,8 @@ class AllReduce:
             if store.check(names):
                 return
             time.sleep(POLL_SECONDS)
-        raise LostPeer(f"a device did not start to sum gradients within {TIMEOUT}")
+        missing = ", ".join(name for name in names if not store.check([name]))
+        raise LostPeer(f"{missing} did not answer within {TIMEOUT.total_seconds():g} seconds")
 
     def _raise_if_aborted(self) -> None:
         if self._aborted.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.polling import wait_until
 
 torch = pytest.importorskip("torch")
 
+from adapters.peft.runtime.devices import all_reduce  # noqa: E402
 from adapters.peft.runtime.devices.all_reduce import AllReduce  # noqa: E402
 from adapters.peft.runtime.devices.peers import LostPeer  # noqa: E402
 from tests.support.device_faults import running_functions  # noqa: E402
@@ -26,6 +28,15 @@ def test_abort_ends_the_wait_for_a_missing_device(tmp_path: Path) -> None:
         reduce.abort()
         with pytest.raises(LostPeer, match="was aborted, because another device failed"):
             waiting.result(timeout=60)
+
+
+def test_a_device_that_does_not_answer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(all_reduce, "TIMEOUT", timedelta(seconds=0.1))
+    reduce = AllReduce(0, 3, str(tmp_path / "store"))
+    with pytest.raises(LostPeer, match=r"device 1, device 2 did not answer within 0\.1 seconds"):
+        reduce([torch.ones(3)])
 
 
 class StuckGroup:

@@ -27,7 +27,7 @@ def test_a_session_that_runs_out_of_memory(opened: Callable[..., PeftSession]) -
     session = opened()
     expected = (
         r"^training tiny: the memory of this machine \([\d.,]+ GB\) ran out when it asked for "
-        r"1,125,899\.9 GB.*checkpointing=true.*with train=full, set train=lora.*"
+        r"1,125,899\.9 GB.*checkpointing=true.*with train=full, use train=lora.*"
         "bigger-than-one-machine"
     )
     with pytest.raises(BackendError, match=expected):

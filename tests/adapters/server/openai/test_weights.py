@@ -11,7 +11,7 @@ from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.artifacts.registry import add_version
 from kitchen.artifacts.weights import find_weights
-from kitchen.types import Checkpoint
+from kitchen.types import Checkpoint, Tokens
 from tests.adapters.server.openai.conftest import OpenAIClient
 from tests.adapters.server.test_app import Client
 from tests.support.fake_runs import run_recipe
@@ -54,6 +54,30 @@ def test_runs_are_sampled_from(server: OpenAIClient, blobs: FakeBlobs, name: str
     text = choice["message"]["content"]
     assert text == ByteTokenizer().decode(sampled.tokens)
     assert text != server.chat("hello")["choices"][0]["message"]["content"]
+
+
+class OwnTokenizer(ByteTokenizer):
+    """A tokenizer whose ids are those of the text in upper case."""
+
+    def encode(self, text: str, *, special: bool = False) -> Tokens:
+        return super().encode(text.upper(), special=special)
+
+
+class WithTokenizers(FakeTraining):
+    """A client whose checkpoints have their tokenizers."""
+
+    def checkpoint_tokenizer(self, checkpoint: Checkpoint) -> ByteTokenizer:
+        return OwnTokenizer()
+
+
+def test_a_run_is_served_with_its_saved_tokenizer(blobs: FakeBlobs) -> None:
+    client = OpenAIClient(application(WithTokenizers(blobs), blobs))
+    with client.http:
+        options = {"max_tokens": 1, "echo": True, "logprobs": 1}
+        [of_run] = client.complete("two eggs", model="run:run", **options)["choices"]
+        [of_base] = client.complete("two eggs", model="tiny", **options)["choices"]
+    tokens = [choice["logprobs"]["tokens"][1] for choice in (of_run, of_base)]
+    assert tokens == ["T", "t"]
 
 
 def test_digest_of_a_run_is_that_of_its_weights(server: OpenAIClient, blobs: FakeBlobs) -> None:
