@@ -76,7 +76,7 @@ LoraRank = Annotated[int, Field(gt=0, le=65_536)]  # above the width of any laye
 Tries = Annotated[int, Field(gt=0, le=10_000)]  # answers sampled to one prompt at once
 
 
-def _with_absolute_path(name: str) -> str:
+def with_absolute_path(name: str) -> str:
     """Return `path:FOLDER` or `ensemble:FILE` with an absolute path, for resuming from anywhere."""
     kind, _, path = name.partition(":")
     if kind not in ("path", "ensemble") or not path or os.path.isabs(path):
@@ -85,7 +85,7 @@ def _with_absolute_path(name: str) -> str:
 
 
 # a setting that names a model or weights, such as path:DIR or run:ID
-ModelName = Annotated[str, AfterValidator(_with_absolute_path)]
+ModelName = Annotated[str, AfterValidator(with_absolute_path)]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from kitchen.artifacts.weights import (
 from kitchen.errors import ConfigError, CorruptCheckpoint, DataError, did_you_mean
 from kitchen.ports.sampling import Tokenizer
 from kitchen.runs.store import read_journal, read_run, run_exists, run_names
-from kitchen.types import Checkpoint
+from kitchen.types import Checkpoint, with_absolute_path
 
 T = TypeVar("T", bound="Tokenizer | None")
 _Source: TypeAlias = "str | Checkpoint"
@@ -158,7 +158,10 @@ class WeightsNames:
                 log.warning("a registered model cannot be listed", model=name, reason=str(error))
 
     def _by_training_name(self) -> Mapping[str, ServedModel]:
-        return {model.name: model for model in self._sessions.models.by_name.values()}
+        """Return the models by the names that records of runs may have for them."""
+        models = self._sessions.models.by_name.values()
+        by_name = {model.name: model for model in models}
+        return by_name | {with_absolute_path(model.name): model for model in models}
 
     def _saved(self, name: str) -> ServedWeights:
         try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from adapters.fake.blobs import FakeBlobs
+from adapters.fake.hub import FakeHub
 from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.artifacts.registry import add_version
@@ -85,6 +87,21 @@ def test_digest_of_a_run_is_that_of_its_weights(server: OpenAIClient, blobs: Fak
     assert isinstance(weights.source, Checkpoint)
     for name in ("run:run", "model:herb"):
         assert server.http.get(f"/v1/models/{name}").json()["sha256"] == weights.source.sha256
+
+
+def test_a_run_of_a_folder_is_served_by_its_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of runs have absolute paths."""
+    monkeypatch.chdir(tmp_path)
+    blobs = FakeBlobs()
+    run_recipe("sl_basic", FakeTraining(blobs), blobs, model="path:base")
+    hub = FakeHub({"path:base": {}})
+    client = OpenAIClient(application(FakeTraining(blobs), blobs, hub, ["path:base"]))
+    with client.http:
+        assert client.chat("hello", model="run:run")["choices"]
+        listed = client.http.get("/v1/models").json()["data"]
+    assert {model["id"] for model in listed} == {"path:base", "run:run"}
 
 
 def test_runs_are_listed_with_their_base_model(server: OpenAIClient) -> None:
