@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -197,6 +198,13 @@ def tokenizer_files(folder: Path) -> dict[str, Path]:
     files = {path.relative_to(folder).as_posix(): path for path in matches if path.is_file()}
     has_tokenizer = any(is_tokenizer_file(name, _VOCABULARIES) for name in files)
     return dict(sorted(files.items())) if has_tokenizer else {}
+
+
+def copy_files(files: Mapping[str, Path], folder: Path) -> None:
+    """Copy files into a folder, under names that may have one folder in them."""
+    for name, path in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / name)
 
 
 def is_tokenizer_file(name: str, patterns: Sequence[str] = TOKENIZER) -> bool:

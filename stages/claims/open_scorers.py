@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, PositiveInt, TypeAdapter
+from pydantic import AfterValidator, Field, PositiveInt
 
 from kitchen.artifacts.weights import find_weights
 from kitchen.config.extras import check_installed
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import BlobStore, HubClient, ModelCatalog, TrainingClient
 from kitchen.stage import Stage
-from kitchen.types import Facts, ModelName
+from kitchen.types import Facts, with_absolute_path
 from stages.claims.entailment_judge import EntailmentJudge
 from stages.claims.scorers import EntailmentScorer, LexicalEntailment, SimilarityScorer
 from stages.evaluate.reference import weights_facts
@@ -35,15 +35,14 @@ _BUILT_IN: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _with_absolute_path(name: str) -> str:
+def _scorer_with_absolute_path(name: str) -> str:
     kind, _, weights = name.partition(":")
-    adapter: TypeAdapter[str] = TypeAdapter(ModelName)
     if kind == JUDGE:
-        return f"{JUDGE}:{adapter.validate_python(weights)}"
-    return adapter.validate_python(name)
+        return f"{JUDGE}:{with_absolute_path(weights)}"
+    return with_absolute_path(name)
 
 
-ScorerName = Annotated[str, AfterValidator(_with_absolute_path)]
+ScorerName = Annotated[str, AfterValidator(_scorer_with_absolute_path)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

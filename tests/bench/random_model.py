@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from shutil import copy
 from types import MappingProxyType
 from typing import Any
 
-from adapters.folders import tokenizer_files
+from adapters.folders import copy_files, tokenizer_files
 from adapters.local.hub import LocalHub
 from tests.bench.turns import Turns
 
@@ -56,9 +55,7 @@ class RandomModel:
 
     def run(self, turns: Turns) -> None:
         write_random_model(self.config, self.folder, self.device)
-        for name, file in tokenizer_files(LocalHub().fetch(self.tokenizer)).items():
-            (self.folder / name).parent.mkdir(exist_ok=True)
-            copy(file, self.folder / name)
+        copy_files(tokenizer_files(LocalHub().fetch(self.tokenizer)), self.folder)
 
 
 def write_random_model(config: Mapping[str, Any], folder: Path, device: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from adapters.folders import CONFIG, base_of, peft_base_fields, tokenizer_files
+from adapters.folders import CONFIG, base_of, copy_files, peft_base_fields, tokenizer_files
 from adapters.peft.adapter_folder import WEIGHTS, read_adapter
 from adapters.peft.checkpoints import SavedCheckpoint, read_checkpoint
 from adapters.peft.exporting.gguf_file import check_gguf, check_quantization, write_gguf
@@ -67,9 +66,7 @@ def export(
             (part / WEIGHTS).write_bytes(found.weights)
         files = tokenizer_files(found.tokenizer)
         check_inside(found.tokenizer, files.values())
-        for name, path in files.items():
-            (part / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, part / name)
+        copy_files(files, part)
 
 
 def export_gguf(

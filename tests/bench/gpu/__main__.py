@@ -28,12 +28,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench import machine
+from tests.bench.gpu.packages import ROOT
 from tests.bench.gpu.row import MODELS
 from tests.bench.gpu.rows import ROWS
 from tests.bench.random_model import SIZES
 
 Process: TypeAlias = "subprocess.Popen[bytes]"
-ROOT = Path(__file__).parents[3]
 RESULTS = "docs/appendix/gpu.jsonl"
 SHARED_MEMORY = Path("/dev/shm")  # fast, and large enough for 8B where there is a GPU
 NEEDED = 24 * 2**30  # bytes for both models and their start weights

@@ -18,10 +18,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from tests.bench.gpu.__main__ import ROOT, finished_rows, models_of, run_row
+from tests.bench.gpu.__main__ import finished_rows, models_of, run_row
 from tests.bench.gpu.checks import SELECTED
 from tests.bench.gpu.decoding import bytes_read
-from tests.bench.gpu.packages import FASTER, LIST, NEEDED, ON_CUDA, needed_packages
+from tests.bench.gpu.packages import FASTER, LIST, NEEDED, ON_CUDA, ROOT, needed_packages
 from tests.bench.gpu.rows import ROWS
 from tests.bench.sft import Packs
 from tests.bench.turns import Setup
